@@ -1,0 +1,22 @@
+// Which instruction sets this build holds, which the machine runs, and which one is used.
+// Compiled without ISA flags, torch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fused_attention::cpu {
+
+/// Names from slowest to fastest of the ISAs that are compiled in AND that this CPU runs:
+/// "generic", "avx2", "avx512".
+std::vector<std::string> supported_isas();
+
+/// The ISA that the next call uses. Initially the fastest supported one, limited by the environment:
+/// FUSED_ATTENTION_ISA=generic|avx2|avx512 forces one (throws on the first use if it is not supported),
+/// else ATEN_CPU_CAPABILITY=default|avx2|avx512 is an upper limit.
+std::string active_isa();
+
+/// Makes `name` the active ISA, process-wide. Throws std::invalid_argument, naming the supported ones.
+void set_isa(const std::string& name);
+
+}  // namespace fused_attention::cpu
