@@ -1,0 +1,62 @@
+# The kernels: ISA detection, csrc/cpu/kernels/kernels.cpp compiled once per ISA, and the driver.
+#
+# Only the ISA objects get ISA flags. Everything else is compiled for the plain target, so that nothing
+# outside them can need more than the oldest CPU has.
+set(FUSED_ATTENTION_ISAS generic)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  list(APPEND FUSED_ATTENTION_ISAS avx2 avx512)
+endif()
+set(isa_flags_generic "")
+set(isa_flags_avx2 -mavx2 -mfma -mf16c)
+set(isa_flags_avx512
+    -mavx512f -mavx512bw -mavx512vl -mavx512dq ${isa_flags_avx2} -mprefer-vector-width=512)
+
+# What every user of the kernels compiles with: their headers, and which ISAs this build holds.
+add_library(fused_attention_kernel_flags INTERFACE)
+target_include_directories(
+  fused_attention_kernel_flags INTERFACE ${PROJECT_SOURCE_DIR}/csrc ${PROJECT_SOURCE_DIR}/include)
+file(GLOB present CONFIGURE_DEPENDS csrc/cpu/isa.cpp csrc/cpu/run.cpp csrc/cpu/kernels/kernels.cpp)
+list(LENGTH present present_count)
+if(present_count LESS 3)
+  message(WARNING "the kernels are not there yet: the library is built without them")
+  file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
+  set(isa_file ${CMAKE_BINARY_DIR}/empty.cpp)
+  set(run_file ${isa_file})
+  set(kernels_file ${isa_file})
+else()
+  set(isa_file csrc/cpu/isa.cpp)
+  set(run_file csrc/cpu/run.cpp)
+  set(kernels_file csrc/cpu/kernels/kernels.cpp)
+endif()
+add_library(fused_attention_isa OBJECT ${isa_file})
+target_link_libraries(fused_attention_isa PRIVATE fused_attention_kernel_flags)
+
+# What links the kernels takes them as objects: nothing is dropped, and nothing is compiled twice.
+set(FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa>)
+foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
+  string(TOUPPER ${isa} upper)
+  target_compile_definitions(fused_attention_kernel_flags INTERFACE FUSED_ATTENTION_HAS_${upper})
+  add_library(fused_attention_isa_${isa} OBJECT ${kernels_file})
+  target_compile_definitions(fused_attention_isa_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
+  target_compile_options(fused_attention_isa_${isa} PRIVATE ${isa_flags_${isa}} -ffp-contract=fast
+                                                            $<$<NOT:$<CONFIG:Debug>>:-O3>)
+  list(APPEND FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa_${isa}>)
+endforeach()
+
+# The driver, the one file with threads. at::parallel_for is a header template that runs serially
+# without -fopenmp. The flag is given at compile time only: the GOMP_ symbols then come from the OpenMP
+# runtime that torch loads, never from a second one.
+# Without torch (sanitizer builds) a std::thread stand-in for its header takes torch's place.
+add_library(fused_attention_run OBJECT ${run_file})
+target_link_libraries(fused_attention_run PRIVATE fused_attention_kernel_flags)
+add_library(fused_attention_threads INTERFACE)
+if(FUSED_ATTENTION_WITH_TORCH)
+  target_link_libraries(fused_attention_run PRIVATE TorchLite::torch)
+  target_compile_options(fused_attention_run PRIVATE -fopenmp)
+  target_link_libraries(fused_attention_threads INTERFACE TorchLite::torch TorchLite::openmp)
+else()
+  find_package(Threads REQUIRED)
+  target_include_directories(fused_attention_run
+                             PRIVATE ${PROJECT_SOURCE_DIR}/test/cpp/torch_stand_in)
+  target_link_libraries(fused_attention_threads INTERFACE Threads::Threads)
+endif()
