@@ -1,3 +1,5 @@
+include(KeepRegistration)
+
 # The operator library: the kernels, and every other file of csrc, which are the ones that include torch.
 file(
   GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
@@ -27,5 +29,7 @@ foreach(target IN LISTS library_targets)
   target_link_libraries(${target} PUBLIC TorchLite::torch)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  fused_attention_keep_registration(${target})
   add_library(fused_attention::${target} ALIAS ${target})
 endforeach()
+add_custom_target(fused_attention_library DEPENDS ${library_targets})
