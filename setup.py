@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, setup
 from setuptools.command.build import build
@@ -21,14 +22,12 @@ try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError as error:
     raise SystemExit(
-        "fused_attention needs setuptools 77 or newer to build, and a fresh virtual environment of Python "
-        "3.10 or 3.11 brings an older one. Run: pip install --upgrade 'setuptools>=77'"
+        "fused_attention needs setuptools 77 or newer to build, and a fresh virtual environment of "
+        "Python 3.10 or 3.11 brings an older one. Run: pip install --upgrade 'setuptools>=77'"
     ) from error
 
 SOURCE_DIR = Path(__file__).resolve().parent
 PACKAGE_DIR = SOURCE_DIR / "python" / "fused_attention"
-# A compiler needs about a gigabyte for a file that includes torch.
-MEMORY_PER_JOB = 2 << 30
 
 
 def read_version() -> str:
@@ -36,18 +35,11 @@ def read_version() -> str:
     return ".".join(re.findall(r"VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
 
-def job_count() -> int:
-    if os.environ.get("MAX_JOBS"):
-        return int(os.environ["MAX_JOBS"])
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY_PER_JOB))
-
-
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise SystemExit(
-            "fused_attention is built against the torch that it will run with, and there is no torch in "
-            f"{sys.prefix}.\n"
+            "fused_attention is built against the torch that it will run with, and there is no "
+            f"torch in {sys.prefix}.\n"
             "If pip builds in isolation (its default), it cannot see the torch you have. Run:\n"
             "  pip install 'torch>=2.11' 'setuptools>=77' 'cmake>=3.28' ninja\n"
             "  pip install --no-build-isolation <path of the fused_attention sources>"
@@ -58,7 +50,7 @@ class BuildCMake(Command):
     """Configures, builds and installs the library into the Python package."""
 
     description = "build the library with CMake"
-    user_options = []
+    user_options: ClassVar[list] = []
 
     def initialize_options(self) -> None:
         self.build_lib = None
@@ -71,19 +63,25 @@ class BuildCMake(Command):
         check_torch()
         cmake = shutil.which("cmake")
         if cmake is None:
-            raise SystemExit("cmake 3.28 or newer is needed to build. Run: pip install 'cmake>=3.28'")
-        build_dir = Path(os.environ.get("FUSED_ATTENTION_BUILD_DIR") or SOURCE_DIR / "build/release")
+            raise SystemExit(
+                "cmake 3.28 or newer is needed to build. Run: pip install 'cmake>=3.28'"
+            )
+        build_dir = Path(
+            os.environ.get("FUSED_ATTENTION_BUILD_DIR") or SOURCE_DIR / "build/release"
+        )
         configure = [cmake, "-S", SOURCE_DIR, "-B", build_dir, "-DCMAKE_INSTALL_LIBDIR=lib"]
         configure.append(f"-DPython_EXECUTABLE={sys.executable}")
         if not (build_dir / "CMakeCache.txt").exists():
             configure += ["-G", self.generator()]
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         subprocess.run(configure, check=True)
-        jobs = ["--parallel", str(job_count())]
+        jobs = ["--parallel", os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))]
         target = ["--target", "fused_attention_library"]
         subprocess.run([cmake, "--build", build_dir, *target, *jobs], check=True)
 
         prefix = PACKAGE_DIR if self.editable_mode else Path(self.build_lib) / "fused_attention"
+        for stale in ("include", "lib", "share"):
+            shutil.rmtree(prefix / stale, ignore_errors=True)
         for component in ("library", "python"):
             install = [cmake, "--install", build_dir, "--prefix", prefix, "--component", component]
             subprocess.run(install, check=True)
@@ -93,7 +91,10 @@ class BuildCMake(Command):
             return os.environ["CMAKE_GENERATOR"]
         if shutil.which("ninja"):
             return "Ninja"
-        print("ninja is not there: building with make, which is slower (pip install ninja)", flush=True)
+        print(
+            "ninja is not there: building with make, which is slower (pip install ninja)",
+            flush=True,
+        )
         return "Unix Makefiles"
 
     # setuptools asks these of every build step before it makes an editable install.
@@ -108,7 +109,7 @@ class BuildCMake(Command):
 
 
 class Build(build):
-    sub_commands = [*build.sub_commands, ("build_cmake", None)]
+    sub_commands: ClassVar[list] = [*build.sub_commands, ("build_cmake", None)]
 
 
 class Wheel(bdist_wheel):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps <path of the fused_attention sources>"
+_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps <fused_attention sources>"
 _LIBRARY = Path(__file__).parent / "lib" / "libfused_attention.so"
 
 
@@ -29,8 +29,8 @@ def check_torch_version(built_for: str, running: str) -> None:
 def load_library() -> None:
     """Registers `torch.ops.fused_attention.*`.
 
-    Loading is idempotent: if the operators are registered already, by this file or by another copy of
-    the library in the process, the copy that came first stays in charge.
+    Loading is idempotent: if the operators are registered already, by this file or by another copy
+    of the library in the process, the copy that came first stays in charge.
     """
     try:
         build_info = importlib.import_module("._build_info", __package__)
@@ -46,6 +46,6 @@ def load_library() -> None:
         # torch hides the linker's own message (which symbol, which file) in the cause.
         reason = error.__cause__ or error
         raise ImportError(
-            f"fused_attention was built for torch {build_info.torch_version}, this is torch "
-            f"{torch.__version__}, and its library cannot be loaded: {reason}. Rebuild it: {_REBUILD}"
+            f"fused_attention's library, built for torch {build_info.torch_version}, cannot be "
+            f"loaded into torch {torch.__version__}: {reason}. Rebuild it: {_REBUILD}"
         ) from error

@@ -1,0 +1,64 @@
+"""Runs every check of the project, all of them even if one fails, and sums up.
+
+Called by `make test`, which builds first. Exits with 1 if anything failed.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = os.environ.get("BUILD", str(ROOT / "build/release"))
+JOBS = os.environ.get("MAX_JOBS", str(os.cpu_count()))
+ASAN = str(Path(BUILD).parent / "asan")
+
+
+def tracked(*patterns: str) -> list[str]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [name for name in listing.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def checks() -> list[tuple[str, list[list[str]]]]:
+    """Name and commands of each check, the quick ones first."""
+    pytest = [sys.executable, "-m", "pytest", "-rs", "--durations=10"]
+    return [
+        ("Python style", [["ruff", "check", "."], ["ruff", "format", "--check", "."]]),
+        ("C++ style", [["clang-format", "--dry-run", "-Werror", *tracked("*.h", "*.cpp")]]),
+        ("C++ tests", [["ctest", "--test-dir", BUILD, "--output-on-failure"]]),
+        (
+            "C++ tests under AddressSanitizer and UBSan",
+            [
+                ["cmake", "--preset", "asan", "-B", ASAN],
+                ["cmake", "--build", ASAN, "--parallel", JOBS],
+                ["ctest", "--test-dir", ASAN, "--output-on-failure"],
+            ],
+        ),
+        ("Python tests", [[*pytest, *shlex.split(os.environ.get("PYTEST_ARGS", ""))]]),
+    ]
+
+
+def main() -> int:
+    results = []
+    for name, commands in checks():
+        print(f"\n== {name}", flush=True)
+        start = time.monotonic()
+        passed = all(subprocess.run(command, cwd=ROOT).returncode == 0 for command in commands)
+        results.append((name, passed, time.monotonic() - start))
+
+    print("\n== Summary (what was skipped, and why, stands above under each check)")
+    for name, passed, seconds in results:
+        print(f"{'passed' if passed else 'FAILED'}  {seconds:6.1f} s  {name}")
+    return 0 if all(passed for _, passed, _ in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
