@@ -1,8 +1,8 @@
 """Finds code that needs more of the CPU than the place it stands in allows.
 
 The linker keeps one copy of an inline function. If the AVX-512 object brings a copy of, say,
-std::sort, that copy may become everybody's, and the library dies on an older CPU, in code that looks
-innocent.
+std::sort, that copy may become everybody's, and the library dies on an older CPU, in code that
+looks innocent.
 """
 
 import re
