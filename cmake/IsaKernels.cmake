@@ -39,6 +39,8 @@ foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
   add_library(fused_attention_isa_${isa} OBJECT ${kernels_file})
   target_compile_definitions(fused_attention_isa_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
   target_compile_options(fused_attention_isa_${isa} PRIVATE ${isa_flags_${isa}} -ffp-contract=fast
+                                                            # GCC's own AVX-512 headers warn
+                                                            -Wno-uninitialized -Wno-maybe-uninitialized
                                                             $<$<NOT:$<CONFIG:Debug>>:-O3>)
   list(APPEND FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa_${isa}>)
 endforeach()

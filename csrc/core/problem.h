@@ -1,7 +1,7 @@
 // The one description of an attention call that every backend understands.
 //
-// attention_check builds it from tensors; the schedule, the CPU kernels and the CUDA bodies read it.
-// Torch-free, plain data, usable from device code.
+// attention_check builds it from tensors; the schedule, the CPU kernels and the CUDA bodies read
+// it. Torch-free, plain data, usable from device code.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,9 @@ struct Band {
   std::int64_t upper = 0;
 };
 
-/// A mask that broadcasts to (B, Hq, Sq, Sk), never expanded: strides in elements, 0 where broadcast.
-/// kBool: true = attend. A float type: added to the score, -inf hides. `data == nullptr`: no mask.
+/// A mask that broadcasts to (B, Hq, Sq, Sk), never expanded: strides in elements, 0 where
+/// broadcast. kBool: true = attend. A float type: added to the score, -inf hides. `data ==
+/// nullptr`: no mask.
 struct DenseMask {
   const void* data = nullptr;
   DType dtype = DType::kBool;
@@ -69,8 +70,8 @@ struct Problem {
   ConstOperand value;
 };
 
-/// `logsumexp`: (B, Hq, Sq) contiguous, float (double for kFloat64), natural log, -inf for a row that
-/// sees nothing.
+/// `logsumexp`: (B, Hq, Sq) contiguous, float (double for kFloat64), natural log, -inf for a row
+/// that sees nothing.
 struct ForwardProblem {
   Problem problem;
   Operand output;

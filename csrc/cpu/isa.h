@@ -11,12 +11,13 @@ namespace fused_attention::cpu {
 /// "generic", "avx2", "avx512".
 std::vector<std::string> supported_isas();
 
-/// The ISA that the next call uses. Initially the fastest supported one, limited by the environment:
-/// FUSED_ATTENTION_ISA=generic|avx2|avx512 forces one (throws on the first use if it is not supported),
-/// else ATEN_CPU_CAPABILITY=default|avx2|avx512 is an upper limit.
+/// The ISA that the next call uses. Initially the fastest supported one, limited by the
+/// environment: FUSED_ATTENTION_ISA=generic|avx2|avx512 forces one (throws on the first use if it
+/// is not supported), else ATEN_CPU_CAPABILITY=default|avx2|avx512 is an upper limit.
 std::string active_isa();
 
-/// Makes `name` the active ISA, process-wide. Throws std::invalid_argument, naming the supported ones.
+/// Makes `name` the active ISA, process-wide. Throws std::invalid_argument, naming the supported
+/// ones.
 void set_isa(const std::string& name);
 
 }  // namespace fused_attention::cpu

@@ -1,5 +1,5 @@
-// Stands in for torch's header of this name, so that the driver and the kernels can be built without
-// torch and run under the sanitizers, which need every thread to be one they know.
+// Stands in for torch's header of this name, so that the driver and the kernels can be built
+// without torch and run under the sanitizers, which need every thread to be one they know.
 #pragma once
 
 #include <algorithm>

@@ -1,0 +1,71 @@
+// What an ISA offers: plans (shapes only, so the same on every thread) and the work of one item.
+//
+// The driver (run.cpp) owns threads and memory; the kernels own everything between. Scratch and
+// shared buffers come from the driver, uninitialised, aligned to 64 bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "../core/problem.h"
+#include "../core/schedule.h"
+
+namespace fused_attention::cpu {
+
+/// Items: (b, kv head) x row block x chunk of keys.
+struct ForwardPlan {
+  core::RowSchedule rows;
+  std::int64_t chunks = 1;         // of keys per row block
+  std::int64_t chunk_tiles = 0;    // key tiles of a chunk
+  std::int64_t items = 0;          // heads * blocks * chunks
+  std::int64_t scratch_bytes = 0;  // per thread
+  std::int64_t partial_bytes = 0;  // per (b, kv head) and row block, when chunks > 1
+  int variant = 0;
+};
+
+/// Items: (b, kv head) x row block. The blocks of one head add to the same accumulators (dK and dV
+/// in the computing type), always in the order of their rows: results do not depend on who runs
+/// what.
+struct BackwardPlan {
+  core::RowSchedule rows;
+  std::int64_t key_tiles = 0;
+  std::int64_t scratch_bytes = 0;      // per thread
+  std::int64_t accumulator_bytes = 0;  // per (b, kv head)
+  int variant = 0;
+};
+
+/// Where the blocks of a head running at the same time wait for each other: `finished[t]` counts
+/// the blocks that have added to key tile t, zero at the start. Null when one thread runs them all.
+struct TileOrder {
+  std::int32_t* finished = nullptr;
+};
+
+struct KernelTable {
+  const char* name;
+  ForwardPlan (*plan_forward)(const core::ForwardProblem&);
+  /// Item i: head i / (blocks * chunks), then row block from the last to the first, then chunk.
+  /// `partial`: the buffer of the item's head and row block; unused when chunks == 1.
+  void (*forward_item)(const core::ForwardProblem&, const ForwardPlan&, std::int64_t item,
+                       void* scratch, void* partial);
+  /// Merges the chunks of one row block, in their order, once all are there.
+  void (*forward_merge)(const core::ForwardProblem&, const ForwardPlan&, std::int64_t head,
+                        std::int64_t block, void* scratch, const void* partial);
+  BackwardPlan (*plan_backward)(const core::BackwardProblem&);
+  /// The first block of a head zeroes the accumulators, the last one writes dK and dV.
+  void (*backward_block)(const core::BackwardProblem&, const BackwardPlan&, std::int64_t head,
+                         std::int64_t block, void* scratch, void* accumulators, TileOrder order);
+};
+
+/// The table that the next call uses (isa.h).
+const KernelTable& active_table();
+
+namespace generic {
+const KernelTable& kernel_table();
+}
+namespace avx2 {
+const KernelTable& kernel_table();
+}
+namespace avx512 {
+const KernelTable& kernel_table();
+}
+
+}  // namespace fused_attention::cpu

@@ -1,0 +1,312 @@
+// Forward pass of one item: a block of query rows over its key tiles.
+// FlashAttention-2 (Dao 2023), Algorithm 1, with the rows of a kv head's whole group in the lanes.
+#pragma once
+
+#include <cstdint>
+
+#include "../../core/online_softmax.h"
+#include "../kernel_table.h"
+#include "gemm.h"
+#include "pack.h"
+#include "panel.h"
+#include "score.h"
+#include "softmax.h"
+
+FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
+
+template <class C>
+struct ForwardPanel {
+  using T = typename C::Scalar;
+  PanelRows<C>* rows;
+  T* queries;  // [D][rows], scaled
+  T* output;   // [Dv rounded up][rows]
+  T* max;
+  T* sum;
+};
+
+/// Everything a thread needs for one item, carved from its scratch.
+template <class C>
+struct ForwardScratch {
+  using T = typename C::Scalar;
+  static constexpr int M = C::kBroadcast;
+
+  ForwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
+    const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
+    keys.by_key = arena.take<T>(packed_size<T, M>(sizes.dim_qk));
+    values.by_dim = arena.take<T>(packed_size<T, M>(sizes.dim_v));
+    rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
+    scores = arena.take<T>(kTileKeys * C::kRows);
+    mask = arena.take<T>(kMaskBuffer<C>);
+    alpha = arena.take<T>(C::kRows);
+    panels_begin = arena.bytes();
+    take_panel(sizes);
+    panel_bytes = arena.bytes() - panels_begin;
+    bytes = panels_begin + panel_bytes * (block_rows / C::kRows);
+  }
+
+  ForwardPanel<C> take_panel(const core::Sizes& sizes) {
+    ForwardPanel<C> panel;
+    panel.rows = arena.take<PanelRows<C>>(1);
+    panel.queries = arena.take<T>(sizes.dim_qk * C::kRows);
+    panel.output = arena.take<T>(round_up(sizes.dim_v, M) * C::kRows);
+    panel.max = arena.take<T>(C::kRows);
+    panel.sum = arena.take<T>(C::kRows);
+    return panel;
+  }
+
+  ForwardPanel<C> panel(const core::Sizes& sizes, std::int64_t index) {
+    arena.rewind(panels_begin + index * panel_bytes);
+    return take_panel(sizes);
+  }
+
+  Arena arena;
+  PackedTile<T> keys;
+  PackedTile<T> values;
+  NonFinite non_finite;
+  T* rows;
+  T* scores;
+  T* mask;
+  T* alpha;
+  std::int64_t panels_begin;
+  std::int64_t panel_bytes;
+  std::int64_t bytes;
+};
+
+/// Query rows of a panel, transposed: to[d][lane] = factor * x[row of lane][d], 0 in empty lanes.
+template <class C>
+void load_panel(core::DType dtype, const core::ConstOperand& x, const PanelRows<C>& rows, int dim,
+                typename C::Scalar factor, typename C::Scalar* buffer, typename C::Scalar* to) {
+  using T = typename C::Scalar;
+  const std::int64_t ld = padded_length<T>(dim);
+  for (int lane = 0; lane < C::kRows; ++lane) {
+    T* row = buffer + lane * ld;
+    if (lane < rows.count) {
+      load_row(
+          dtype, x.data,
+          rows.batch * x.stride_b + rows.head[lane] * x.stride_h + rows.position[lane] * x.stride_s,
+          x.stride_d, dim, row);
+      for (int d = 0; d < dim; ++d) row[d] *= factor;
+    } else {
+      for (int d = 0; d < dim; ++d) row[d] = 0;
+    }
+  }
+  transpose(C::kRows, dim, buffer, ld, to, C::kRows);
+}
+
+/// Adds p * v for values that are Inf or NaN: only to rows that see the key.
+template <class C>
+void add_non_finite_values(const core::Problem& problem, const NonFinite& non_finite,
+                           std::int64_t tile_first, TileSpan span, const ForwardPanel<C>& panel,
+                           const typename C::Scalar* weights, typename C::Scalar* buffer) {
+  const core::ConstOperand& value = problem.value;
+  const int dim = static_cast<int>(problem.sizes.dim_v);
+  const PanelRows<C>& rows = *panel.rows;
+  for (int n = 0; n < non_finite.count; ++n) {
+    const int j = non_finite.key[n];
+    if (j < span.begin || j >= span.end) continue;
+    const std::int64_t head_kv = rows.head[0] / core::group_size(problem.sizes);
+    load_row(
+        problem.dtype, value.data,
+        rows.batch * value.stride_b + head_kv * value.stride_h + (tile_first + j) * value.stride_s,
+        value.stride_d, dim, buffer);
+    for (int lane = 0; lane < rows.count; ++lane) {
+      if (!sees<C>(problem, rows, lane, tile_first + j)) continue;
+      for (int d = 0; d < dim; ++d) {
+        panel.output[d * C::kRows + lane] += weights[j * C::kRows + lane] * buffer[d];
+      }
+    }
+  }
+}
+
+/// Output rows and LSE of a finished panel.
+template <class C>
+void write_panel(const core::ForwardProblem& call, const PanelRows<C>& rows,
+                 const typename C::Scalar* max, const typename C::Scalar* sum,
+                 const typename C::Scalar* output, typename C::Scalar* buffer) {
+  using T = typename C::Scalar;
+  const core::Problem& problem = call.problem;
+  const int dim = static_cast<int>(problem.sizes.dim_v);
+  const std::int64_t ld = padded_length<T>(dim);
+  transpose(dim, C::kRows, output, C::kRows, buffer, ld);
+  for (int lane = 0; lane < rows.count; ++lane) {
+    const std::int64_t b = rows.batch;
+    const std::int64_t h = rows.head[lane];
+    const std::int64_t i = rows.position[lane];
+    T* row = buffer + lane * ld;
+    const T factor = static_cast<T>(core::output_scale(sum[lane]));
+    for (int d = 0; d < dim; ++d) row[d] *= factor;
+    const core::Operand& out = call.output;
+    store_row(problem.dtype, out.data, b * out.stride_b + h * out.stride_h + i * out.stride_s,
+              out.stride_d, dim, row);
+    static_cast<T*>(call.logsumexp)[(b * problem.sizes.heads_q + h) * problem.sizes.seq_q + i] =
+        static_cast<T>(core::logsumexp(max[lane], sum[lane]));
+  }
+}
+
+/// m, l and the unscaled output of a panel that has seen only a chunk of the keys.
+template <class C>
+struct PartialPanel {
+  using T = typename C::Scalar;
+  PartialPanel(const core::Sizes& sizes, std::int64_t panel, std::int64_t chunk,
+               std::int64_t chunks, T* base) {
+    const std::int64_t size = elements(sizes);
+    max = base + (panel * chunks + chunk) * size;
+    sum = max + C::kRows;
+    output = sum + C::kRows;
+  }
+  static std::int64_t elements(const core::Sizes& sizes) { return (2 + sizes.dim_v) * C::kRows; }
+  T* max;
+  T* sum;
+  T* output;
+};
+
+template <class C>
+void store_partial(const core::Sizes& sizes, const ForwardPanel<C>& panel, PartialPanel<C> to) {
+  using T = typename C::Scalar;
+  __builtin_memcpy(to.max, panel.max, sizeof(T) * C::kRows);
+  __builtin_memcpy(to.sum, panel.sum, sizeof(T) * C::kRows);
+  __builtin_memcpy(to.output, panel.output,
+                   sizeof(T) * static_cast<std::size_t>(sizes.dim_v * C::kRows));
+}
+
+/// One panel against one packed tile.
+template <class C>
+FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int64_t tile_first,
+                                         TileSpan span, ForwardScratch<C>& scratch,
+                                         const ForwardPanel<C>& panel) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  score_tile<C>(problem, *panel.rows, tile_first, span, scratch.keys.by_key, panel.queries,
+                scratch.mask, scratch.scores);
+  softmax_tile<C>(span, scratch.scores, panel.max, panel.sum, scratch.alpha);
+  const int groups = static_cast<int>(core::ceil_div(problem.sizes.dim_v, M));
+  multiply_groups<T, M, C::kVectors, Into::kScaleThenAdd>(
+      groups, span.end - span.begin, scratch.values.by_dim + span.begin * M, kTileKeys * M,
+      scratch.scores + span.begin * C::kRows, panel.output, scratch.alpha);
+  if (scratch.non_finite.count > 0) {
+    add_non_finite_values<C>(problem, scratch.non_finite, tile_first, span, panel, scratch.scores,
+                             scratch.rows);
+  }
+}
+
+template <class C>
+void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std::int64_t item,
+                  void* memory, void* partial) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  const core::Problem& problem = call.problem;
+  const core::Sizes& sizes = problem.sizes;
+  const std::int64_t chunk = item % plan.chunks;
+  const std::int64_t pair = item / plan.chunks;
+  // Later rows see more keys under a causal mask: heaviest first keeps the threads busy to the end.
+  const std::int64_t index = plan.rows.blocks - 1 - pair % plan.rows.blocks;
+  const core::RowBlock block = core::row_block(plan.rows, sizes, pair / plan.rows.blocks, index);
+  const std::int64_t panels = core::ceil_div(block.count, C::kRows);
+  ForwardScratch<C> scratch(sizes, plan.rows.block_rows, memory);
+
+  for (std::int64_t p = 0; p < panels; ++p) {
+    const ForwardPanel<C> panel = scratch.panel(sizes, p);
+    place_rows<C>(sizes, block, p * C::kRows, *panel.rows);
+    load_panel<C>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
+                  static_cast<T>(problem.scale), scratch.rows, panel.queries);
+    __builtin_memset(panel.output, 0,
+                     sizeof(T) * static_cast<std::size_t>(round_up(sizes.dim_v, M) * C::kRows));
+    for (int lane = 0; lane < C::kRows; ++lane) {
+      panel.max[lane] = -kInfinity<T>;
+      panel.sum[lane] = 0;
+    }
+  }
+
+  const std::int64_t group = core::group_size(sizes);
+  const auto keys = core::keys_of_any_row(problem.band, block.first / group,
+                                          (block.first + block.count - 1) / group, sizes.seq_k);
+  const std::int64_t last_tile =
+      core::min64(core::ceil_div(keys.end, kTileKeys), (chunk + 1) * plan.chunk_tiles);
+  for (std::int64_t tile = core::max64(keys.begin / kTileKeys, chunk * plan.chunk_tiles);
+       tile < last_tile; ++tile) {
+    const std::int64_t first = tile * kTileKeys;
+    const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
+    pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count,
+                    static_cast<int>(sizes.dim_qk), scratch.rows, scratch.keys, nullptr);
+    pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count,
+                    static_cast<int>(sizes.dim_v), scratch.rows, scratch.values,
+                    &scratch.non_finite);
+    for (std::int64_t p = 0; p < panels; ++p) {
+      const ForwardPanel<C> panel = scratch.panel(sizes, p);
+      const TileSpan span = span_of<C>(problem, *panel.rows, first, count, false);
+      if (span.begin < span.end) forward_tile<C>(problem, first, span, scratch, panel);
+    }
+  }
+
+  for (std::int64_t p = 0; p < panels; ++p) {
+    const ForwardPanel<C> panel = scratch.panel(sizes, p);
+    if (plan.chunks == 1) {
+      write_panel<C>(call, *panel.rows, panel.max, panel.sum, panel.output, scratch.rows);
+    } else {
+      store_partial<C>(sizes, panel,
+                       PartialPanel<C>(sizes, p, chunk, plan.chunks, static_cast<T*>(partial)));
+    }
+  }
+}
+
+/// Merges the chunks of a row block by their m and l, in the order of the keys.
+template <class C>
+void forward_merge(const core::ForwardProblem& call, const ForwardPlan& plan, std::int64_t head,
+                   std::int64_t index, void* memory, const void* partial) {
+  using T = typename C::Scalar;
+  const core::Sizes& sizes = call.problem.sizes;
+  const core::RowBlock block = core::row_block(plan.rows, sizes, head, index);
+  ForwardScratch<C> scratch(sizes, plan.rows.block_rows, memory);
+  const ForwardPanel<C> panel = scratch.panel(sizes, 0);
+  T* base = static_cast<T*>(const_cast<void*>(partial));
+  for (std::int64_t p = 0; p * C::kRows < block.count; ++p) {
+    place_rows<C>(sizes, block, p * C::kRows, *panel.rows);
+    for (int lane = 0; lane < C::kRows; ++lane) {
+      T max = -kInfinity<T>;
+      for (std::int64_t c = 0; c < plan.chunks; ++c) {
+        const T m = PartialPanel<C>(sizes, p, c, plan.chunks, base).max[lane];
+        if (m > max) max = m;
+      }
+      panel.max[lane] = max;
+      panel.sum[lane] = 0;
+    }
+    __builtin_memset(panel.output, 0, sizeof(T) * static_cast<std::size_t>(sizes.dim_v * C::kRows));
+    for (std::int64_t c = 0; c < plan.chunks; ++c) {
+      const PartialPanel<C> part(sizes, p, c, plan.chunks, base);
+      for (int v = 0; v < C::kRows; v += kLanes<T>) {
+        const Vec<T> max = load(panel.max + v);
+        const Vec<T> shift = max == splat(-kInfinity<T>) ? Vec<T>{} : max;
+        const Vec<T> weight = exp_nonpositive<T>(load(part.max + v) - shift);
+        store(panel.sum + v, load(panel.sum + v) + weight * load(part.sum + v));
+        for (std::int64_t d = 0; d < sizes.dim_v; ++d) {
+          T* at = panel.output + d * C::kRows + v;
+          store(at, load(at) + weight * load(part.output + d * C::kRows + v));
+        }
+      }
+    }
+    write_panel<C>(call, *panel.rows, panel.max, panel.sum, panel.output, scratch.rows);
+  }
+}
+
+template <class C>
+ForwardPlan plan_forward(const core::ForwardProblem& call, int variant) {
+  using T = typename C::Scalar;
+  const core::Sizes& sizes = call.problem.sizes;
+  const core::TileLimits limits{C::kRows, kMostPanels, kPanelFloats, kTileKeys};
+  ForwardPlan plan;
+  plan.variant = variant;
+  plan.rows = core::schedule_rows(sizes, limits, sizes.dim_qk + sizes.dim_v);
+  plan.chunks =
+      core::key_chunks(plan.rows, sizes.seq_k, kTileKeys, kEnoughItems, kLeastTilesPerChunk);
+  const std::int64_t tiles = core::ceil_div(sizes.seq_k, kTileKeys);
+  plan.chunk_tiles = core::ceil_div(tiles, plan.chunks);
+  plan.items = plan.rows.heads * plan.rows.blocks * plan.chunks;
+  plan.scratch_bytes = ForwardScratch<C>(sizes, plan.rows.block_rows, nullptr).bytes;
+  if (plan.chunks > 1) {
+    plan.partial_bytes = plan.rows.block_rows / C::kRows * plan.chunks *
+                         PartialPanel<C>::elements(sizes) * static_cast<std::int64_t>(sizeof(T));
+  }
+  return plan;
+}
+
+FUSED_ATTENTION_END_ISA_NAMESPACE

@@ -1,0 +1,200 @@
+// A panel: a few query rows, one per vector lane, and which keys of a tile each of them sees.
+#pragma once
+
+#include <cstdint>
+
+#include "../../core/mask.h"
+#include "../../core/problem.h"
+#include "../../core/schedule.h"
+#include "convert.h"
+#include "pack.h"
+#include "simd.h"
+#include "tuning.h"
+
+FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
+
+/// What a kernel is compiled for. `Score` and `Dropout` are the policies of the tile loop: a term
+/// of the score is a type with `apply(scores, span)`, and so on; see score.h.
+template <class Scalar_, int kVectors_, int kBroadcast_, class Score_>
+struct Config {
+  using Scalar = Scalar_;
+  using Score = Score_;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kBroadcast = kBroadcast_;
+  static constexpr int kRows = kVectors * kLanes<Scalar>;
+};
+
+/// Where each lane's row is: position i, query head h. Lanes past `count` hold no row.
+template <class C>
+struct PanelRows {
+  std::int64_t batch = 0;
+  int count = 0;
+  std::int64_t position[C::kRows];
+  std::int64_t head[C::kRows];
+};
+
+template <class C>
+FUSED_ATTENTION_INLINE void place_rows(const core::Sizes& sizes, const core::RowBlock& block,
+                                       std::int64_t offset, PanelRows<C>& rows) {
+  const std::int64_t group = core::group_size(sizes);
+  rows.batch = block.batch;
+  rows.count = static_cast<int>(core::min64(C::kRows, block.count - offset));
+  std::int64_t position = (block.first + offset) / group;
+  std::int64_t in_group = (block.first + offset) % group;
+  for (int lane = 0; lane < C::kRows; ++lane) {
+    rows.position[lane] = position;
+    rows.head[lane] = block.head_kv * group + in_group;
+    if (++in_group == group) {
+      in_group = 0;
+      ++position;
+    }
+  }
+}
+
+/// Keys of a tile, relative to its first: some row sees begin <= j < end, every row sees
+/// full_begin <= j < full_end (through the band).
+struct TileSpan {
+  int begin = 0;
+  int end = 0;
+  int full_begin = 0;
+  int full_end = 0;
+};
+
+/// `every_lane`: lanes without a row count as rows that see nothing (needed where lanes are
+/// summed).
+template <class C>
+FUSED_ATTENTION_INLINE TileSpan span_of(const core::Problem& problem, const PanelRows<C>& rows,
+                                        std::int64_t tile_first, int tile_keys, bool every_lane) {
+  const std::int64_t first = rows.position[0];
+  const std::int64_t last = rows.position[rows.count - 1];
+  const std::int64_t seq_k = problem.sizes.seq_k;
+  const auto any = core::keys_of_any_row(problem.band, first, last, seq_k);
+  const auto every = core::keys_of_every_row(problem.band, first, last, seq_k);
+  const auto relative = [&](std::int64_t j) {
+    return static_cast<int>(core::clamp64(j - tile_first, 0, tile_keys));
+  };
+  TileSpan span{relative(any.begin), relative(any.end), relative(every.begin), relative(every.end)};
+  if (span.full_end < span.full_begin || (every_lane && rows.count < C::kRows)) {
+    span.full_begin = span.full_end = span.begin;
+  }
+  // Whole groups of keys: those before `begin` are hidden by the band like any other.
+  span.begin -= span.begin % C::kBroadcast;
+  return span;
+}
+
+/// Hides what the band hides: scores of keys that not every row sees.
+template <class C>
+void hide_by_band(const core::Band& band, const PanelRows<C>& rows, std::int64_t tile_first,
+                  TileSpan span, typename C::Scalar* scores) {
+  using T = typename C::Scalar;
+  constexpr int L = kLanes<T>;
+  alignas(64) T low[C::kRows];
+  alignas(64) T high[C::kRows];
+  for (int lane = 0; lane < C::kRows; ++lane) {
+    const std::int64_t i = rows.position[lane];
+    const bool row = lane < rows.count;
+    low[lane] = static_cast<T>(core::clamp64(i + band.lower - tile_first, -1, kTileKeys));
+    high[lane] =
+        row ? static_cast<T>(core::clamp64(i + band.upper - tile_first, -1, kTileKeys)) : T(-1);
+  }
+  const auto hide = [&](int from, int to) {
+    for (int j = from; j < to; ++j) {
+      const Vec<T> key = splat(static_cast<T>(j));
+      for (int v = 0; v < C::kVectors; ++v) {
+        T* at = scores + j * C::kRows + v * L;
+        const auto seen = (key >= load(low + v * L)) & (key <= load(high + v * L));
+        store(at, seen ? load(at) : splat(-kInfinity<T>));
+      }
+    }
+  };
+  hide(span.begin, span.full_begin);
+  hide(span.full_end > span.begin ? span.full_end : span.begin, span.end);
+}
+
+/// Adds a mask value to scores; -inf hides whatever the score is. A sum of finite values stays
+/// finite: no finite number means "hidden".
+template <class T>
+FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
+  constexpr T kLowest = sizeof(T) == 4 ? T(-0x1.fffffep127) : T(-0x1.fffffffffffffp1023);
+  const Vec<T> sum = score + mask;
+  const Vec<T> finite = sum < splat(kLowest) ? splat(kLowest) : sum;
+  return mask == splat(-kInfinity<T>) ? mask : finite;
+}
+
+/// Mask values of n keys as what is added to a score: 0 or -inf for a bool mask.
+template <class T>
+FUSED_ATTENTION_INLINE void load_mask_row(const core::DenseMask& mask, std::int64_t offset, int n,
+                                          T* to) {
+  if (mask.dtype == core::DType::kBool) {
+    const auto* from = static_cast<const unsigned char*>(mask.data) + offset;
+    for (int j = 0; j < n; ++j) to[j] = from[j * mask.stride_k] != 0 ? T(0) : -kInfinity<T>;
+  } else {
+    load_row(mask.dtype, mask.data, offset, mask.stride_k, n, to);
+  }
+}
+
+/// Elements of `buffer` below.
+template <class C>
+constexpr std::int64_t kMaskBuffer = 2 * static_cast<std::int64_t>(C::kRows) * (kTileKeys + 16);
+
+/// Applies the dense mask to the scores of span.begin <= j < span.end.
+template <class C>
+void apply_dense_mask(const core::DenseMask& mask, const PanelRows<C>& rows,
+                      std::int64_t tile_first, TileSpan span, typename C::Scalar* buffer,
+                      typename C::Scalar* scores) {
+  using T = typename C::Scalar;
+  constexpr int L = kLanes<T>;
+  constexpr std::int64_t kLd = kTileKeys + 16;
+  const int n = span.end - span.begin;
+  const auto offset = [&](int lane) {
+    return core::mask_offset(mask, rows.batch, rows.head[lane], rows.position[lane],
+                             tile_first + span.begin);
+  };
+  bool same_for_all = true;
+  for (int lane = 1; lane < rows.count; ++lane) same_for_all &= offset(lane) == offset(0);
+  if (same_for_all) {
+    load_mask_row(mask, offset(0), n, buffer);
+    for (int j = 0; j < n; ++j) {
+      for (int v = 0; v < C::kVectors; ++v) {
+        T* at = scores + (span.begin + j) * C::kRows + v * L;
+        store(at, add_mask<T>(load(at), splat(buffer[j])));
+      }
+    }
+    return;
+  }
+  T* by_key = buffer + C::kRows * kLd;
+  for (int lane = 0; lane < C::kRows; ++lane) {
+    T* row = buffer + lane * kLd;
+    if (lane < rows.count) {
+      load_mask_row(mask, offset(lane), n, row);
+    } else {
+      for (int j = 0; j < n; ++j) row[j] = -kInfinity<T>;
+    }
+  }
+  transpose(C::kRows, n, buffer, kLd, by_key, C::kRows);
+  for (int j = 0; j < n; ++j) {
+    for (int v = 0; v < C::kVectors; ++v) {
+      T* at = scores + (span.begin + j) * C::kRows + v * L;
+      store(at, add_mask<T>(load(at), load(by_key + j * C::kRows + v * L)));
+    }
+  }
+}
+
+/// Whether the row of `lane` sees key j: the scalar form, for the rare paths.
+template <class C>
+FUSED_ATTENTION_INLINE bool sees(const core::Problem& problem, const PanelRows<C>& rows, int lane,
+                                 std::int64_t j) {
+  using T = typename C::Scalar;
+  if (lane >= rows.count) return false;
+  const auto keys = core::visible_keys(problem.band, rows.position[lane], problem.sizes.seq_k);
+  if (j < keys.begin || j >= keys.end) return false;
+  if (problem.mask.data == nullptr) return true;
+  T value;
+  load_mask_row(
+      problem.mask,
+      core::mask_offset(problem.mask, rows.batch, rows.head[lane], rows.position[lane], j), 1,
+      &value);
+  return value != -kInfinity<T>;
+}
+
+FUSED_ATTENTION_END_ISA_NAMESPACE

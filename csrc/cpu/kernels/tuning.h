@@ -1,0 +1,41 @@
+// Every tuning number of the CPU kernels, with the limit that fixed it.
+#pragma once
+
+#include "simd.h"
+
+FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
+
+/// A panel holds kVectors registers of query rows; a register tile is kBroadcast x kVectors.
+/// Accumulators + kVectors loads + 1 broadcast must fit the registers (16; 32 with AVX-512), and at
+/// least 8 accumulators are needed to cover the latency of two FMA ports.
+///
+/// | ISA     | registers | wide panel      | narrow panel   |
+/// | generic | 16 x 4    | 4 x 3 = 12 rows | 8 x 1 = 4 rows |
+/// | avx2    | 16 x 8    | 4 x 3 = 24 rows | 8 x 1 = 8 rows |
+/// | avx512  | 32 x 16   | 8 x 2 = 32 rows | 8 x 1 = 16 rows|
+#if defined(FUSED_ATTENTION_ISA_AVX512)
+constexpr int kWideVectors = 2;  // 3 (48 rows) waste more of a short sequence and gain nothing here
+constexpr int kWideBroadcast = 8;
+constexpr int kNarrowBroadcast = 8;
+#else
+constexpr int kWideVectors = 3;
+constexpr int kWideBroadcast = 4;
+constexpr int kNarrowBroadcast = 8;
+#endif
+
+/// Keys of a tile: scores of a panel stay in L1 (128 keys x 32 rows x 4 bytes = 16 KiB), and
+/// packing is spread over enough rows.
+constexpr int kTileKeys = 128;
+
+/// Rows share a packed key tile; past 16 panels nothing is gained, and smaller blocks balance
+/// better.
+constexpr int kMostPanels = 16;
+
+/// Scratch of an item's panels in elements: half of a 1 MiB L2.
+constexpr int kPanelFloats = 128 * 1024;
+
+/// Flash-decoding: fewer items than this make a row block split its keys, at least 4 tiles each.
+constexpr int kEnoughItems = 16;
+constexpr int kLeastTilesPerChunk = 4;
+
+FUSED_ATTENTION_END_ISA_NAMESPACE
