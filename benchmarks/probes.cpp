@@ -1,0 +1,164 @@
+// Ceilings of the machine for bench_attention.py, which calls them through ctypes: what the FMA
+// units reach, and how fast memory is read. Torch-free; the vectors are GCC's, so every CPU can be
+// probed.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#define PROBE extern "C" [[gnu::visibility("default")]]
+#if defined(__x86_64__)
+#define TARGET(isa) [[gnu::target(isa)]]
+#else
+#define TARGET(isa)
+#endif
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Runs body(i) on `count` threads that start together, and returns when all are done.
+void run_together(int count, const std::function<void(int)>& body) {
+  std::atomic<int> ready{0};
+  const auto start = [&](int index) {
+    ready.fetch_add(1);
+    while (ready.load() < count) {
+    }
+    body(index);
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < count; ++i) threads.emplace_back(start, i);
+  start(0);
+  for (auto& thread : threads) thread.join();
+}
+
+template <class T, int bytes>
+struct Vector {
+  typedef T Type [[gnu::vector_size(bytes)]];
+};
+
+// Two FMA units of latency 4 need 8 independent sums; 12 and two constants fit 16 registers.
+constexpr int kSums = 12;
+constexpr std::int64_t kTurns = 4096;
+
+// Returns the FLOPs done. x <- a x + b with |a| < 1 neither overflows nor becomes denormal.
+template <int bytes>
+[[gnu::always_inline]] inline double fma_chunk(const volatile float* factors, float* sink) {
+  using V = typename Vector<float, bytes>::Type;
+  const V a = V{} + factors[0];
+  const V b = V{} + factors[1];
+  V sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = V{} + static_cast<float>(i);
+  for (std::int64_t turn = 0; turn < kTurns; ++turn) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * a + b;
+  }
+  V total{};
+  for (int i = 0; i < kSums; ++i) total += sums[i];
+  *sink = total[0];
+  return 2.0 * kSums * kTurns * (bytes / sizeof(float));
+}
+
+double fma_chunk_16(const volatile float* factors, float* sink) {
+  return fma_chunk<16>(factors, sink);
+}
+TARGET("avx2,fma") double fma_chunk_32(const volatile float* factors, float* sink) {
+  return fma_chunk<32>(factors, sink);
+}
+TARGET("avx512f,fma") double fma_chunk_64(const volatile float* factors, float* sink) {
+  return fma_chunk<64>(factors, sink);
+}
+
+template <int bytes>
+[[gnu::always_inline]] inline std::uint64_t read_range(const std::byte* begin,
+                                                       const std::byte* end) {
+  using V = typename Vector<std::uint64_t, bytes>::Type;
+  constexpr int kStreams = 8;
+  V sums[kStreams] = {};
+  const std::byte* at = begin;
+  for (; at + kStreams * bytes <= end; at += kStreams * bytes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kStreams; ++i) {
+      V loaded;
+      __builtin_memcpy(&loaded, at + i * bytes, bytes);
+      sums[i] += loaded;
+    }
+  }
+  V total{};
+  for (int i = 0; i < kStreams; ++i) total += sums[i];
+  std::uint64_t sum = total[0] + total[bytes / sizeof(std::uint64_t) - 1];
+  for (; at < end; ++at) sum += static_cast<std::uint64_t>(*at);
+  return sum;
+}
+
+std::uint64_t read_range_16(const std::byte* begin, const std::byte* end) {
+  return read_range<16>(begin, end);
+}
+TARGET("avx2") std::uint64_t read_range_32(const std::byte* begin, const std::byte* end) {
+  return read_range<32>(begin, end);
+}
+TARGET("avx512f") std::uint64_t read_range_64(const std::byte* begin, const std::byte* end) {
+  return read_range<64>(begin, end);
+}
+
+template <class Function>
+Function* choose(int bytes, Function* narrow, Function* middle, Function* wide) {
+  return bytes >= 64 ? wide : bytes >= 32 ? middle : narrow;
+}
+
+}  // namespace
+
+/// Returns the bytes of the widest vector that this CPU runs, up to 64.
+PROBE int probe_vector_bytes() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return 64;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 32;
+#endif
+  return 16;
+}
+
+/// Returns the fp32 GFLOP/s of `threads` threads that do nothing but multiply-add vectors of
+/// `bytes` bytes (at most probe_vector_bytes) for `seconds`.
+PROBE double probe_fma_gflops(int bytes, int threads, double seconds) {
+  const auto chunk = choose(bytes, fma_chunk_16, fma_chunk_32, fma_chunk_64);
+  const volatile float factors[2] = {0.75f, 0.125f};
+  std::vector<double> rates(threads);
+  run_together(threads, [&](int index) {
+    double flops = 0;
+    float sink = 0;
+    const auto start = Clock::now();
+    double elapsed = 0;
+    while (elapsed < seconds) {
+      flops += chunk(factors, &sink);
+      elapsed = seconds_since(start);
+    }
+    rates[index] = flops / elapsed + 0 * sink;
+  });
+  double total = 0;
+  for (const double rate : rates) total += rate;
+  return total * 1e-9;
+}
+
+/// Returns the GB/s at which `threads` threads read `size` bytes at `data` once, in vectors of
+/// `bytes` bytes.
+PROBE double probe_read_gbps(const void* data, std::int64_t size, int bytes, int threads) {
+  const auto read = choose(bytes, read_range_16, read_range_32, read_range_64);
+  const auto* begin = static_cast<const std::byte*>(data);
+  std::vector<double> elapsed(threads);
+  std::atomic<std::uint64_t> sink{0};
+  run_together(threads, [&](int index) {
+    const auto start = Clock::now();
+    sink += read(begin + size * index / threads, begin + size * (index + 1) / threads);
+    elapsed[index] = seconds_since(start);
+  });
+  return static_cast<double>(size) / *std::max_element(elapsed.begin(), elapsed.end()) * 1e-9;
+}

@@ -1,0 +1,53 @@
+"""The table of bench_attention.py."""
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+
+def print_rows(rows: list[dict], console: Console) -> None:
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        decode = kind == "decode"
+        table = Table(title=kind, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_style="bold")
+        table.add_column("case", no_wrap=True)
+        columns = ["dtype", "pass", "fused ms", "SDPA ms", "ratio", "math", "flex"]
+        columns += ["GB/s", "read share"] if decode else ["GFLOP/s", "FMA share"]
+        for column in columns:
+            table.add_column(column, justify="right")
+        last = None
+        for row in (row for row in rows if row["kind"] == kind):
+            if last not in (None, row["case"]):
+                table.add_section()
+            table.add_row(
+                row["case"] if row["case"] != last else "",
+                row["dtype"],
+                {"forward": "fwd", "forward+backward": "fwd+bwd"}[row["pass"]],
+                _milliseconds(row["seconds"]["fused"]),
+                _milliseconds(row["seconds"]["sdpa"]),
+                _ratio(row["ratio"]),
+                _ratio(row["ratio_math"]),
+                _ratio(row["ratio_flex"]),
+                f"{row['kv_gbps' if decode else 'gflops']:.1f}",
+                f"{row['read_share' if decode else 'fma_share']:.2f}",
+            )
+            last = row["case"]
+        console.print(table)
+    reasons = {
+        f"{name}, {row['pass']}: {reason}"
+        for row in rows
+        for name, reason in row["absent"].items()
+        if reason != "not asked for"
+    }
+    for reason in sorted(reasons):
+        console.print(f"absent: {reason[:200]}", style="dim", markup=False, highlight=False)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    colour = "green" if ratio >= 1 else "red"
+    return f"[{colour}]{ratio:.2f}x[/]"
