@@ -12,8 +12,8 @@ from rich.table import Table
 from trainer import Record
 
 # The two attentions round differently, and training amplifies a difference of roundings. In fp32
-# the losses of torch's own flash and math attentions part by up to 2e-5 in 150 steps of this demo; a
-# wrong scale parts them by more than 1e-2 within a few. bf16 has 2^16 times coarser roundings.
+# the losses of torch's own flash and math attentions part by up to 2e-5 in 150 steps of this demo;
+# a wrong scale parts them by more than 1e-2 within a few. bf16 has 2^16 times coarser roundings.
 LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 # At equal weights: 100 roundings of fp32 (1.2e-7), and 10 of bf16 (7.8e-3).
 GRADIENT_TOLERANCE = {"fp32": 1e-5, "bf16": 8e-2}
