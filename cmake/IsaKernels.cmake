@@ -58,7 +58,8 @@ if(FUSED_ATTENTION_WITH_TORCH)
   target_link_libraries(fused_attention_threads INTERFACE TorchLite::torch TorchLite::openmp)
 else()
   find_package(Threads REQUIRED)
-  target_include_directories(fused_attention_run
-                             PRIVATE ${PROJECT_SOURCE_DIR}/test/cpp/torch_stand_in)
+  target_include_directories(fused_attention_threads
+                             INTERFACE ${PROJECT_SOURCE_DIR}/test/cpp/torch_stand_in)
   target_link_libraries(fused_attention_threads INTERFACE Threads::Threads)
+  target_link_libraries(fused_attention_run PRIVATE fused_attention_threads)
 endif()

@@ -27,19 +27,23 @@ FUSED_ATTENTION_CORE std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 }
 
 /// The band of `is_causal` (j <= i + offset) and of the window i + offset - left <= j <= i + offset
-/// + right, where -1 means no limit. Any offset and any window are legal: all ends saturate.
+/// + right, where -1 means no limit. Any offset and any window are legal: sums saturate.
 FUSED_ATTENTION_CORE Band make_band(bool is_causal, std::int64_t diagonal_offset,
                                     std::int64_t window_left, std::int64_t window_right,
                                     std::int64_t seq_q, std::int64_t seq_k) {
+  constexpr std::int64_t kMin = INT64_MIN;
+  constexpr std::int64_t kMax = INT64_MAX;
   const std::int64_t limit = seq_q + seq_k + 1;
-  // Past 2 * limit from the diagonal nothing changes any more, so these sums stay exact.
-  const std::int64_t offset = clamp64(diagonal_offset, -2 * limit, 2 * limit);
-  const std::int64_t left = min64(window_left, 4 * limit);
-  const std::int64_t right = min64(window_right, 4 * limit);
   Band band{-limit, limit};
-  if (window_left >= 0) band.lower = offset - left;
-  if (window_right >= 0) band.upper = offset + right;
-  if (is_causal) band.upper = min64(band.upper, offset);
+  if (window_left >= 0) {
+    const bool low = diagonal_offset < kMin + window_left;
+    band.lower = low ? kMin : diagonal_offset - window_left;
+  }
+  if (window_right >= 0) {
+    const bool high = diagonal_offset > kMax - window_right;
+    band.upper = high ? kMax : diagonal_offset + window_right;
+  }
+  if (is_causal) band.upper = min64(band.upper, diagonal_offset);
   band.lower = clamp64(band.lower, -limit, limit);
   band.upper = clamp64(band.upper, -limit, limit);
   return band;

@@ -33,11 +33,11 @@ struct KeyGradients {
   std::int64_t bytes;
 };
 
-/// P and dS of a tile, keys x rows, from scores and dP in place.
-template <class C>
-void weights_and_grad_scores(TileSpan span, const BackwardPanel<C>& panel, bool some_hidden,
-                             bool want_grad_scores, typename C::Scalar* weights,
-                             typename C::Scalar* grad_scores) {
+/// P and dS of a tile, keys x rows, from scores and dP in place. `some_hidden`: the tile may hold
+/// scores of -inf that stand for hidden keys; their P and dS are 0 whatever else is NaN.
+template <class C, bool some_hidden>
+void weights_and_grad_scores(TileSpan span, const BackwardPanel<C>& panel, bool want_grad_scores,
+                             typename C::Scalar* weights, typename C::Scalar* grad_scores) {
   using T = typename C::Scalar;
   constexpr int L = kLanes<T>;
   for (int v = 0; v < C::kVectors; ++v) {
@@ -46,12 +46,14 @@ void weights_and_grad_scores(TileSpan span, const BackwardPanel<C>& panel, bool 
     const Vec<T> delta = load(panel.delta + v * L);
     for (int j = span.begin; j < span.end; ++j) {
       const std::int64_t at = static_cast<std::int64_t>(j) * C::kRows + v * L;
-      const Vec<T> p = exp_nonpositive<T>(load(weights + at) - shift) * factor;
+      const Vec<T> score = load(weights + at);
+      Vec<T> p = exp_nonpositive<T>(score - shift) * factor;
+      if constexpr (some_hidden) p = score == splat(-kInfinity<T>) ? Vec<T>{} : p;
       store(weights + at, p);
       if (!want_grad_scores) continue;
-      const Vec<T> grad = p * (load(grad_scores + at) - delta);
-      // A hidden value may be NaN, and dP with it: a weight of 0 has no gradient.
-      store(grad_scores + at, some_hidden ? (p == Vec<T>{} ? Vec<T>{} : grad) : grad);
+      Vec<T> grad = p * (load(grad_scores + at) - delta);
+      if constexpr (some_hidden) grad = score == splat(-kInfinity<T>) ? Vec<T>{} : grad;
+      store(grad_scores + at, grad);
     }
   }
 }
@@ -117,8 +119,13 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
         static_cast<std::int64_t>(M) * dim_v, panel.grads_by_dim,
         scratch.grad_scores + span.begin * C::kRows);
   }
-  weights_and_grad_scores<C>(span, panel, some_hidden, want_grad_scores, scratch.weights,
-                             scratch.grad_scores);
+  if (some_hidden) {
+    weights_and_grad_scores<C, true>(span, panel, want_grad_scores, scratch.weights,
+                                     scratch.grad_scores);
+  } else {
+    weights_and_grad_scores<C, false>(span, panel, want_grad_scores, scratch.weights,
+                                      scratch.grad_scores);
+  }
   // The products below take whole groups of keys.
   const auto rest = static_cast<std::size_t>(round_up(span.end, M) - span.end) * C::kRows;
   __builtin_memset(scratch.weights + span.end * C::kRows, 0, sizeof(T) * rest);

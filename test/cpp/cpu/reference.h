@@ -1,5 +1,5 @@
-// The kernels' oracle: one formula in double over materialised scores, forward and backward, and the
-// tensors of a test case. Torch-free.
+// The kernels' oracle: one formula in double over materialised scores, forward and backward, and
+// the tensors of a test case. Torch-free.
 #pragma once
 
 #include <cmath>
@@ -71,8 +71,8 @@ struct Tensor {
   std::int64_t stride[4];
   std::vector<unsigned char> memory;
 
-  /// `order`: dims from outermost to innermost; `gap`: extra elements between rows; `step`: stride of
-  /// the innermost dim.
+  /// `order`: dims from outermost to innermost; `gap`: extra elements between rows; `step`: stride
+  /// of the innermost dim.
   Tensor(core::DType type, std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d,
          std::vector<int> order = {0, 1, 2, 3}, std::int64_t gap = 0, std::int64_t step = 1)
       : dtype(type), shape{b, h, s, d}, stride{} {
@@ -183,8 +183,11 @@ inline Expected attend(const Tensor& q, const Tensor& k, const Tensor& v, const 
   const auto list = [](std::int64_t n, std::int64_t d) {
     return std::vector<Row>(static_cast<std::size_t>(n), Row(static_cast<std::size_t>(d)));
   };
-  Expected e{list(B * Hq * Sq, Dv), list(B * Hq * Sq, D), list(B * Hkv * Sk, D),
-             list(B * Hkv * Sk, Dv), {}};
+  Expected e{list(B * Hq * Sq, Dv),
+             list(B * Hq * Sq, D),
+             list(B * Hkv * Sk, D),
+             list(B * Hkv * Sk, Dv),
+             {}};
   for (std::int64_t b = 0; b < B; ++b) {
     for (std::int64_t h = 0; h < Hq; ++h) {
       for (std::int64_t i = 0; i < Sq; ++i) {

@@ -1,0 +1,199 @@
+// What the kernels promise beyond the formula: hidden NaN, extreme scores, thread counts, rounding.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "call.h"
+#include "cpu/isa.h"
+#include "threads.h"
+
+namespace fused_attention::test {
+namespace {
+
+class ContractTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { cpu::set_isa(GetParam()); }
+  void TearDown() override { at::set_num_threads(2); }
+};
+
+bool same_bits(const Call& a, const Call& b) {
+  return a.out.memory == b.out.memory && a.lse == b.lse && a.dq.memory == b.dq.memory &&
+         a.dk.memory == b.dk.memory && a.dv.memory == b.dv.memory;
+}
+
+TEST_P(ContractTest, ResultsAreBitwiseEqualForEveryThreadCount) {
+  const Case cases[] = {
+      {.name = "rows", .sizes = {1, 1, 1, 200, 200, 64, 64}},
+      {.name = "rows_causal", .sizes = {1, 6, 2, 700, 700, 32, 16}, .causal = true},
+      {.name = "keys", .sizes = {1, 2, 1, 1, 3000, 16, 16}},
+      {.name = "heads", .sizes = {4, 8, 4, 65, 65, 16, 16}, .causal = true},
+      {.name = "window", .sizes = {1, 2, 1, 900, 900, 16, 16}, .left = 200, .right = 0},
+      {.name = "mask", .sizes = {1, 2, 1, 500, 300, 16, 16}, .mask = MaskKind::kBool},
+  };
+  for (const Case& c : cases) {
+    at::set_num_threads(1);
+    Call one(c);
+    one.run();
+    for (const int threads : {2, 3, 4, 16}) {
+      at::set_num_threads(threads);
+      Call many(c);
+      many.run();
+      EXPECT_TRUE(same_bits(one, many)) << c.name << " with " << threads << " threads";
+    }
+  }
+}
+
+TEST_P(ContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
+  for (const double poison : {std::nan(""), kInf, -kInf}) {
+    for (const bool by_mask : {false, true}) {
+      Case c{.name = "hidden", .sizes = {1, 4, 2, 70, 200, 24, 24}};
+      if (by_mask) {
+        c.mask = MaskKind::kBoolPerKey;
+      } else {
+        c.causal = true;  // row 69 sees keys up to 69
+      }
+      Call clean(c);
+      Call poisoned(c);
+      const auto hidden = [&](std::int64_t j) { return by_mask ? j % 7 == 2 : j >= 70; };
+      for (std::int64_t j = 0; j < 200; ++j) {
+        if (!hidden(j)) continue;
+        for (std::int64_t d = 0; d < 24; d += 5) {
+          poisoned.k.set(0, 1, j, d, poison);
+          poisoned.v.set(0, 0, j, d, poison);
+        }
+      }
+      clean.run();
+      poisoned.run();
+      EXPECT_TRUE(same_bits(clean, poisoned)) << poison << (by_mask ? " mask" : " causal");
+      for (std::int64_t j = 0; j < 200; ++j) {
+        if (!hidden(j)) continue;
+        EXPECT_EQ(poisoned.dk.get(0, 1, j, 5), 0);
+        EXPECT_EQ(poisoned.dv.get(0, 0, j, 5), 0);
+      }
+    }
+  }
+}
+
+TEST_P(ContractTest, NonFiniteKeyOrValueReachesOnlyTheRowsThatSeeIt) {
+  for (const double poison : {std::nan(""), kInf}) {
+    for (const bool in_value : {false, true}) {
+      const Case c{.name = "seen", .sizes = {1, 2, 1, 100, 100, 16, 16}, .causal = true};
+      Call clean(c);
+      Call poisoned(c);
+      (in_value ? poisoned.v : poisoned.k).set(0, 0, 60, 3, poison);
+      clean.run();
+      poisoned.run();
+      for (std::int64_t i = 0; i < 100; ++i) {
+        const double got = poisoned.out.get(0, 1, i, 3);
+        if (i < 60) {
+          EXPECT_EQ(got, clean.out.get(0, 1, i, 3)) << "row " << i;
+          EXPECT_EQ(poisoned.dq.get(0, 1, i, 3), clean.dq.get(0, 1, i, 3)) << "row " << i;
+        } else if (in_value) {
+          EXPECT_FALSE(std::isfinite(got)) << "row " << i;
+        } else if (std::isnan(poison)) {
+          EXPECT_TRUE(std::isnan(got)) << "row " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSees) {
+  for (const bool in_grad : {false, true}) {
+    const Case c{.name = "rows", .sizes = {1, 2, 1, 100, 100, 16, 16}, .causal = true};
+    Call clean(c);
+    Call poisoned(c);
+    (in_grad ? poisoned.grad : poisoned.q).set(0, 1, 40, 3, std::nan(""));
+    clean.run();
+    poisoned.run();
+    for (std::int64_t j = 0; j < 100; ++j) {
+      const bool seen = j <= 40;
+      const double dk = poisoned.dk.get(0, 0, j, 3);
+      const double dv = poisoned.dv.get(0, 0, j, 3);
+      if (seen) {
+        EXPECT_TRUE(std::isnan(dk)) << j;
+        EXPECT_TRUE(std::isnan(dv)) << j;
+      } else {
+        EXPECT_EQ(dk, clean.dk.get(0, 0, j, 3)) << j;
+        EXPECT_EQ(dv, clean.dv.get(0, 0, j, 3)) << j;
+      }
+    }
+  }
+}
+
+TEST_P(ContractTest, GradientOfRowsThatSeeNothingCountsForNothing) {
+  const Case c{.name = "empty", .sizes = {1, 2, 1, 40, 40, 8, 8}, .causal = true, .offset = -10};
+  Call clean(c);
+  Call poisoned(c);
+  for (std::int64_t i = 0; i < 10; ++i) {
+    poisoned.grad.set(0, 0, i, 2, std::nan(""));
+    poisoned.q.set(0, 1, i, 2, kInf);
+  }
+  clean.run();
+  poisoned.run();
+  EXPECT_TRUE(same_bits(clean, poisoned));
+  EXPECT_EQ(poisoned.out.get(0, 0, 3, 0), 0);
+  EXPECT_EQ(poisoned.lse_at(3), -kInf);
+  EXPECT_EQ(poisoned.dq.get(0, 1, 3, 2), 0);
+}
+
+TEST_P(ContractTest, HugeScoresHaveTheRightGradients) {
+  // LSE of a mask of -1e30 or of the lowest float swallows log n: P = exp(S - LSE) would be 1 each.
+  for (const double bias : {-1e30, -3.4028234663852886e38, 1e6}) {
+    const Case c{.name = "huge", .sizes = {1, 2, 1, 30, 150, 16, 16}, .mask = MaskKind::kFloat};
+    Call call(c);
+    call.mask->fill([&](auto...) { return bias; });
+    call.q.fill([](auto...) { return 0.0; });
+    call.run();
+    const Expected expected = call.expected();
+    for (std::int64_t j = 0; j < 150; ++j) {
+      const double want = expected.grad_value[static_cast<std::size_t>(j)][4];
+      EXPECT_NEAR(call.dv.get(0, 0, j, 4), want, 1e-5) << bias;
+    }
+    for (std::int64_t i = 0; i < 30; ++i) {
+      EXPECT_NEAR(call.dq.get(0, 0, i, 4), expected.grad_query[static_cast<std::size_t>(i)][4],
+                  1e-5);
+    }
+  }
+}
+
+TEST_P(ContractTest, HalfPrecisionOutputIsTheNearestOfItsValue) {
+  // One key: the output is the value itself, every finite half must come back unchanged.
+  Case c{.name = "half", .dtype = DType::kFloat16, .sizes = {1, 1, 1, 1, 1, 4, 63488}};
+  Call call(c);
+  std::int64_t n = 0;
+  std::vector<std::uint16_t> bits;
+  for (int x = 0; x < 65536; ++x) {
+    if (((x >> 10) & 31) == 31) continue;
+    bits.push_back(static_cast<std::uint16_t>(x));
+    call.v.set(0, 0, 0, n++, half_value(static_cast<std::uint16_t>(x)));
+  }
+  ASSERT_EQ(n, 63488);
+  cpu::forward(call.forward);
+  for (std::int64_t i = 0; i < n; ++i) {
+    ASSERT_EQ(call.out.get(0, 0, 0, i), half_value(bits[static_cast<std::size_t>(i)])) << i;
+  }
+}
+
+TEST_P(ContractTest, MeanOfTwoValuesRoundsToNearestEven) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    Case c{.name = "round", .dtype = dtype, .sizes = {1, 1, 1, 1, 2, 4, 40}};
+    Call call(c);
+    call.q.fill([](auto...) { return 0.0; });
+    // Neighbours 1 + n u and 1 + (n + 1) u: the mean is a tie, which goes to the even one.
+    const double u = dtype == DType::kFloat16 ? 1.0 / 1024 : 1.0 / 128;
+    call.v.fill([&](auto, auto, auto j, auto d) { return 1 + static_cast<double>(d + j) * u; });
+    cpu::forward(call.forward);
+    for (std::int64_t d = 0; d < 40; ++d) {
+      const auto even = static_cast<double>(d % 2 == 0 ? d : d + 1);
+      EXPECT_EQ(call.out.get(0, 0, 0, d), 1 + even * u) << d;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryIsa, ContractTest, testing::ValuesIn(cpu::supported_isas()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fused_attention::test
