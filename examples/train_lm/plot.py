@@ -14,13 +14,13 @@ _COLOURS = {FUSED: "#0b6e4f", SDPA: "#e08e45"}
 _REST = "#c9ced6"
 
 
-def draw(records: dict[str, Record], title: str, tolerance: float, path: Path) -> None:
+def draw(records: dict[str, Record], title: str, tolerances: list[float], path: Path) -> None:
     figure = plt.figure(figsize=(12, 5.4), layout="constrained")
     figure.suptitle(title, fontsize=14, fontweight="bold")
     grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1), height_ratios=(2.4, 1))
     losses = figure.add_subplot(grid[0, 0])
     _losses(losses, records)
-    _differences(figure.add_subplot(grid[1, 0], sharex=losses), records, tolerance)
+    _differences(figure.add_subplot(grid[1, 0], sharex=losses), records, tolerances)
     _time(figure.add_subplot(grid[:, 1]), records)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
@@ -40,25 +40,24 @@ def _losses(axes: Axes, records: dict[str, Record]) -> None:
     axes.tick_params(labelbottom=False)
 
 
-def _differences(axes: Axes, records: dict[str, Record], tolerance: float) -> None:
+def _differences(axes: Axes, records: dict[str, Record], tolerances: list[float]) -> None:
     pairs = list(zip(records[FUSED].losses, records[SDPA].losses, strict=True))
     # A difference of exactly 0 has no place on a logarithmic axis: it is drawn at the bottom.
     floor = 1e-8
     heights = [max(abs(a - b), floor) for a, b in pairs]
     axes.semilogy(range(1, len(pairs) + 1), heights, ".", markersize=3.5, color="#4a4e69")
-    axes.axhline(tolerance, color="#b3261e", linewidth=1, linestyle="--")
+    axes.semilogy(range(1, len(pairs) + 1), tolerances, "--", color="#b3261e", linewidth=1)
     axes.annotate(
-        f"tolerance {tolerance:g}",
-        (1, tolerance),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(0, -3),
+        "tolerance",
+        (len(pairs), tolerances[-1]),
+        xytext=(0, -4),
         textcoords="offset points",
         ha="right",
         va="top",
         color="#b3261e",
         fontsize=9,
     )
-    axes.set_ylim(floor / 2, max([*heights, tolerance]) * 5)
+    axes.set_ylim(floor / 2, max([*heights, *tolerances]) * 5)
     axes.set_ylabel("|difference|")
     axes.set_xlabel("step")
 

@@ -11,18 +11,28 @@ from rich.panel import Panel
 from rich.table import Table
 from trainer import Record
 
-# The two attentions round differently, and training amplifies a difference of roundings. In fp32
-# the losses of torch's own flash and math attentions part by up to 2e-5 in 150 steps of this demo;
-# a wrong scale parts them by more than 1e-2 within a few. bf16 has 2^16 times coarser roundings.
-LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
-# At equal weights: 100 roundings of fp32 (1.2e-7), and 10 of bf16 (7.8e-3).
+# The relative difference of the gradients at equal weights: 100 roundings of fp32 (1.2e-7), and 10
+# of bf16 (7.8e-3). Training has not amplified it, so it is the sharp test.
 GRADIENT_TOLERANCE = {"fp32": 1e-5, "bf16": 8e-2}
+
+
+def loss_tolerance(step: int, dtype: str) -> float:
+    """Returns how far the losses may be apart in a step, counted from 0.
+
+    The two attentions round differently, and training amplifies any rounding, the more the less
+    stable it is. Two copies of this demo that both run SDPA, and whose first weights differ by one
+    rounding of fp32, are 2e-6 apart after 240 steps at the default learning rate; at twice the rate
+    they are 5e-4 apart after 80 steps and 1e-2 after 120. The tolerance grows likewise, for texts
+    and options that train less smoothly than the default; a doubled scale exceeds it at once."""
+    start, limit = {"fp32": (1e-4, 5e-2), "bf16": (5e-2, 2e-1)}[dtype]
+    return min(start * 10 ** (step / 100), limit)
 
 
 @dataclass
 class Report:
     records: dict[str, Record]
-    gradient_difference: float
+    # At equal weights, before the first step and after the last.
+    gradient_differences: list[float]
     tokens_per_step: int
     dtype: str
     threads: int
@@ -32,11 +42,18 @@ class Report:
         pairs = zip(self.records[FUSED].losses, self.records[SDPA].losses, strict=True)
         return [abs(ours - theirs) for ours, theirs in pairs]
 
+    def tolerances(self) -> list[float]:
+        return [loss_tolerance(step, self.dtype) for step in range(len(self.differences()))]
+
     def same_training(self) -> bool:
         # Written so that a NaN fails.
-        return (
-            all(d <= LOSS_TOLERANCE[self.dtype] for d in self.differences())
-            and self.gradient_difference <= GRADIENT_TOLERANCE[self.dtype]
+        return all(
+            difference <= tolerance
+            for differences, tolerances in (
+                (self.differences(), self.tolerances()),
+                (self.gradient_differences, [GRADIENT_TOLERANCE[self.dtype]] * 2),
+            )
+            for difference, tolerance in zip(differences, tolerances, strict=True)
         )
 
     def step_ratio(self) -> float:
@@ -56,7 +73,7 @@ class Report:
         content = {
             "same_training": self.same_training(),
             "largest_loss_difference": max(self.differences()),
-            "gradient_difference": self.gradient_difference,
+            "gradient_differences": self.gradient_differences,
             "dtype": self.dtype,
             "threads": self.threads,
             "step_ratio": self.step_ratio(),
@@ -75,11 +92,11 @@ class Report:
         (folder / "train_lm.json").write_text(json.dumps(content, indent=1) + "\n")
         draw(
             self.records,
-            title=f"Same training ({self.dtype}, {self.threads} threads): "
+            title=f"Same training ({self.dtype}, threads: {self.threads}): "
             f"attention {self.attention_ratio():.2f}x, step {self.step_ratio():.2f}x as fast"
             if self.same_training()
             else "The losses part",
-            tolerance=LOSS_TOLERANCE[self.dtype],
+            tolerances=self.tolerances(),
             path=folder / "train_lm.png",
         )
 
@@ -116,11 +133,13 @@ class Report:
         return table
 
     def _verdict(self) -> Panel:
-        loss, gradient = max(self.differences()), self.gradient_difference
-        limits = LOSS_TOLERANCE[self.dtype], GRADIENT_TOLERANCE[self.dtype]
+        tolerances = self.tolerances()
+        before, after = self.gradient_differences
         numbers = (
-            f"largest loss difference {loss:.1e} (tolerance {limits[0]:g}), gradients before the "
-            f"first step differ by {gradient:.1e} (tolerance {limits[1]:g})"
+            f"the losses differ by at most {max(self.differences()):.1e} (tolerance "
+            f"{tolerances[0]:g} growing to {tolerances[-1]:.1g}), the gradients at equal weights "
+            f"by {before:.1e} before and {after:.1e} after training (tolerance "
+            f"{GRADIENT_TOLERANCE[self.dtype]:g})"
         )
         if not self.same_training():
             return Panel(f"[bold red]The trainings PART:[/] {numbers}.", border_style="red")

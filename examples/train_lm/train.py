@@ -46,11 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
         f"Text: {options.text or 'the Python standard library'}, {len(batches.train):,} bytes. "
         f"Two copies from seed {options.seed}, stepped in turn on the same batches."
     )
-    gradient_difference = compare_gradients(trainers, batches)
+    gradient_differences = [compare_gradients(trainers, batches)]
     train(trainers, batches, options.steps, console)
+    trainers[SDPA].model.load_state_dict(trainers[FUSED].model.state_dict())
+    gradient_differences.append(compare_gradients(trainers, batches))
     report = Report(
         records={name: trainer.record for name, trainer in trainers.items()},
-        gradient_difference=gradient_difference,
+        gradient_differences=gradient_differences,
         tokens_per_step=options.batch * config.context,
         dtype=options.dtype,
         threads=torch.get_num_threads(),
@@ -92,8 +94,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def compare_gradients(trainers: dict[str, Trainer], batches: Batches) -> float:
-    """Returns the relative difference of all gradients of the two models before the first step,
-    when their weights are still equal to the bit."""
+    """Returns the relative difference of all gradients of the two models, which must have equal
+    weights: no training has amplified it, so it shows the attentions alone."""
     batch = batches.next()
     gradients = []
     for trainer in trainers.values():
@@ -105,14 +107,13 @@ def compare_gradients(trainers: dict[str, Trainer], batches: Batches) -> float:
 
 def train(trainers: dict[str, Trainer], batches: Batches, steps: int, console: Console) -> None:
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("training both", total=steps, state="")
+        task = progress.add_task("", total=steps, state="")
         for step in range(steps):
             batch = batches.next()
             # Who goes first changes, so that neither always finds the caches of the other.
@@ -123,8 +124,8 @@ def train(trainers: dict[str, Trainer], batches: Batches, steps: int, console: C
             progress.update(
                 task,
                 advance=1,
-                state=f"loss {ours.losses[-1]:.4f} | {theirs.losses[-1]:.4f}   "
-                f"step {1e3 * ours.step_seconds[-1]:.0f} | {1e3 * theirs.step_seconds[-1]:.0f} ms "
+                state=f"loss {ours.losses[-1]:.3f} | {theirs.losses[-1]:.3f}  "
+                f"{1e3 * ours.step_seconds[-1]:.0f} | {1e3 * theirs.step_seconds[-1]:.0f} ms  "
                 f"(fused | SDPA)",
             )
 
@@ -136,8 +137,10 @@ def sample(
     generator = torch.Generator().manual_seed(options.seed)
     with trainer.precision():
         tokens = trainer.model.continue_text(prompt, options.sample, 0.7, generator)
-    text = bytes(tokens.tolist()).decode("utf-8", "replace")
-    head, tail = text[: prompt.size(1)], text[prompt.size(1) :]
+    head, tail = (
+        bytes(part.tolist()).decode("utf-8", "replace")
+        for part in tokens.split([prompt.size(1), options.sample])
+    )
     console.rule("a continuation by the model trained with fused_attention")
     console.print(head, style="dim", end="", markup=False, highlight=False)
     console.print(tail, style="bold", markup=False, highlight=False)

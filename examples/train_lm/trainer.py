@@ -32,7 +32,7 @@ def _after_warm_up(values: list[float]) -> list[float]:
 
 
 class Trainer:
-    def __init__(self, config: Config, attend: Attend, seed: int, bf16: bool, rate: float = 1e-3):
+    def __init__(self, config: Config, attend: Attend, seed: int, bf16: bool, rate: float = 5e-4):
         torch.manual_seed(seed)
         self.clock = Clock()
         self.model = LanguageModel(config, timed(attend, self.clock))
