@@ -1,0 +1,95 @@
+"""Configuring: which torch, which CUDA decision, which generator."""
+
+import stat
+import sys
+
+import pytest
+import torch
+from commands import ROOT, configure, run
+
+
+def test_torch_of_the_interpreter_is_found_with_its_version(tmp_path, torch_root):
+    output = configure(ROOT, tmp_path / "b").stdout
+    version = ".".join(torch.__version__.split("+")[0].split(".")[:3])
+    assert f"torch {version} in {torch_root.resolve()}" in output
+
+
+def test_configuring_without_torch_says_how_to_name_one(tmp_path):
+    python = tmp_path / "python-without-packages"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    result = configure(ROOT, tmp_path / "b", f"-DPython_EXECUTABLE={python}", check=False)
+    assert result.returncode != 0
+    for hint in ("-DTORCH_ROOT=", "--no-build-isolation", str(python)):
+        assert hint in " ".join(result.stdout.split())
+
+
+def test_torch_older_than_supported_is_refused(tmp_path, torch_tree):
+    old = torch_tree(version="2.10.1")
+    result = configure(ROOT, tmp_path / "b", f"-DTORCH_ROOT={old}", check=False)
+    assert result.returncode != 0
+    assert "2.10.1" in result.stdout
+
+
+def test_cpu_build_of_torch_configures_without_cuda(tmp_path, torch_tree):
+    cpu = torch_tree(without=("cuda", "nvshmem", "nvrtc"))
+    output = configure(ROOT, tmp_path / "b", f"-DTORCH_ROOT={cpu}", "-DUSE_CUDA=auto").stdout
+    assert "CUDA kernels: no (USE_CUDA=auto: torch is a CPU build)" in output
+
+
+def test_machine_without_toolkit_configures_with_a_cuda_build_of_torch(tmp_path, torch_tree):
+    if not torch.version.cuda:
+        pytest.skip("this torch is a CPU build")
+    # find_program looks nowhere: the effect of a machine that has no toolkit at all.
+    nowhere = ["-DCMAKE_FIND_ROOT_PATH=/nowhere", "-DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=ONLY"]
+    output = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=auto", *nowhere).stdout
+    assert "CUDA kernels: no (USE_CUDA=auto: there is no CUDA toolkit)" in output
+
+
+@pytest.mark.parametrize("how", ["variable", "environment"])
+def test_use_cuda_0_is_obeyed(tmp_path, how):
+    arguments = ["-DUSE_CUDA=0"] if how == "variable" else []
+    env = {"USE_CUDA": "0"} if how == "environment" else {"USE_CUDA": ""}
+    assert (
+        "CUDA kernels: no (USE_CUDA=0)"
+        in configure(ROOT, tmp_path / "b", *arguments, env=env).stdout
+    )
+
+
+def test_use_cuda_1_fails_and_says_why(tmp_path):
+    result = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=1", check=False)
+    assert result.returncode != 0
+    assert "CUDA kernels are not part of fused_attention" in " ".join(result.stdout.split())
+
+
+def test_use_cuda_of_another_word_fails(tmp_path):
+    result = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=perhaps", check=False)
+    assert result.returncode != 0
+    assert "USE_CUDA is auto, 0 or 1, but got 'perhaps'" in result.stdout
+
+
+def test_building_works_without_ninja(tmp_path):
+    """With make as the generator; one small file stands for all, which are compiled elsewhere."""
+    configure(ROOT, tmp_path / "b", "-G", "Unix Makefiles")
+    run("cmake", "--build", tmp_path / "b", "--target", "fused_attention_isa")
+
+
+def test_pip_build_without_ninja_uses_make_and_respects_max_jobs(tmp_path):
+    """A stand-in for cmake records what setup.py asks for."""
+    tools, log = tmp_path / "tools", tmp_path / "log"
+    tools.mkdir()
+    (tools / "cmake").write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    (tools / "cmake").chmod(0o755)
+    env = {
+        "PATH": str(tools),
+        "MAX_JOBS": "1",
+        "FUSED_ATTENTION_BUILD_DIR": str(tmp_path / "b"),
+        "CMAKE_GENERATOR": "",
+    }
+    output = run(sys.executable, "setup.py", "-q", "build_cmake", env=env, cwd=ROOT).stdout
+    assert "ninja is not there" in output
+    configured, built, *installed = log.read_text().splitlines()
+    assert "-G Unix Makefiles" in configured
+    assert f"-DPython_EXECUTABLE={sys.executable}" in configured
+    assert built.endswith("--parallel 1")
+    assert len(installed) == 2
