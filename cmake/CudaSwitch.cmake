@@ -20,14 +20,14 @@ elseif(cuda_choice MATCHES "^(1|on|yes|true)$")
     FATAL_ERROR "USE_CUDA=${USE_CUDA} asks for CUDA kernels, but CUDA kernels are not part of "
                 "fused_attention ${PROJECT_VERSION}. Build with USE_CUDA=auto or USE_CUDA=0.")
 elseif(cuda_choice STREQUAL "auto")
-  find_program(cuda_compiler nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+  find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
                PATH_SUFFIXES bin NO_CACHE)
   if(NOT TorchLite_HAS_CUDA)
     set(cuda_reason "torch is a CPU build")
-  elseif(NOT cuda_compiler)
+  elseif(NOT CMAKE_CUDA_COMPILER)
     set(cuda_reason "there is no CUDA toolkit")
   else()
-    set(cuda_reason "torch is a CUDA build and ${cuda_compiler} is there, but this version has none")
+    set(cuda_reason "torch is a CUDA build and ${CMAKE_CUDA_COMPILER} is there, but this version has none")
   endif()
   message(STATUS "CUDA kernels: no (USE_CUDA=auto: ${cuda_reason})")
 else()

@@ -15,20 +15,7 @@ set(isa_flags_avx512
 add_library(fused_attention_kernel_flags INTERFACE)
 target_include_directories(
   fused_attention_kernel_flags INTERFACE ${PROJECT_SOURCE_DIR}/csrc ${PROJECT_SOURCE_DIR}/include)
-file(GLOB present CONFIGURE_DEPENDS csrc/cpu/isa.cpp csrc/cpu/run.cpp csrc/cpu/kernels/kernels.cpp)
-list(LENGTH present present_count)
-if(present_count LESS 3)
-  message(WARNING "the kernels are not there yet: the library is built without them")
-  file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
-  set(isa_file ${CMAKE_BINARY_DIR}/empty.cpp)
-  set(run_file ${isa_file})
-  set(kernels_file ${isa_file})
-else()
-  set(isa_file csrc/cpu/isa.cpp)
-  set(run_file csrc/cpu/run.cpp)
-  set(kernels_file csrc/cpu/kernels/kernels.cpp)
-endif()
-add_library(fused_attention_isa OBJECT ${isa_file})
+add_library(fused_attention_isa OBJECT csrc/cpu/isa.cpp)
 target_link_libraries(fused_attention_isa PRIVATE fused_attention_kernel_flags)
 
 # What links the kernels takes them as objects: nothing is dropped, and nothing is compiled twice.
@@ -36,11 +23,9 @@ set(FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa>)
 foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
   string(TOUPPER ${isa} upper)
   target_compile_definitions(fused_attention_kernel_flags INTERFACE FUSED_ATTENTION_HAS_${upper})
-  add_library(fused_attention_isa_${isa} OBJECT ${kernels_file})
+  add_library(fused_attention_isa_${isa} OBJECT csrc/cpu/kernels/kernels.cpp)
   target_compile_definitions(fused_attention_isa_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
   target_compile_options(fused_attention_isa_${isa} PRIVATE ${isa_flags_${isa}} -ffp-contract=fast
-                                                            # GCC's own AVX-512 headers warn
-                                                            -Wno-uninitialized -Wno-maybe-uninitialized
                                                             $<$<NOT:$<CONFIG:Debug>>:-O3>)
   list(APPEND FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa_${isa}>)
 endforeach()
@@ -49,7 +34,7 @@ endforeach()
 # without -fopenmp. The flag is given at compile time only: the GOMP_ symbols then come from the OpenMP
 # runtime that torch loads, never from a second one.
 # Without torch (sanitizer builds) a std::thread stand-in for its header takes torch's place.
-add_library(fused_attention_run OBJECT ${run_file})
+add_library(fused_attention_run OBJECT csrc/cpu/run.cpp)
 target_link_libraries(fused_attention_run PRIVATE fused_attention_kernel_flags)
 add_library(fused_attention_threads INTERFACE)
 if(FUSED_ATTENTION_WITH_TORCH)

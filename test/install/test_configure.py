@@ -40,9 +40,9 @@ def test_cpu_build_of_torch_configures_without_cuda(tmp_path, torch_tree):
 def test_machine_without_toolkit_configures_with_a_cuda_build_of_torch(tmp_path, torch_tree):
     if not torch.version.cuda:
         pytest.skip("this torch is a CPU build")
-    # find_program looks nowhere: the effect of a machine that has no toolkit at all.
-    nowhere = ["-DCMAKE_FIND_ROOT_PATH=/nowhere", "-DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=ONLY"]
-    output = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=auto", *nowhere).stdout
+    # An empty name keeps CMake from searching: the effect of a machine that has no toolkit at all.
+    no_toolkit = "-DCMAKE_CUDA_COMPILER="
+    output = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=auto", no_toolkit).stdout
     assert "CUDA kernels: no (USE_CUDA=auto: there is no CUDA toolkit)" in output
 
 
