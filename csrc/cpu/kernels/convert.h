@@ -177,6 +177,12 @@ void store_row(DType dtype, void* data, std::int64_t offset, std::int64_t stride
   switch (dtype) {
     case DType::kFloat32: {
       float* to = static_cast<float*>(data) + offset;
+      if constexpr (sizeof(T) == sizeof(float)) {
+        if (stride == 1) {
+          __builtin_memcpy(to, from, sizeof(float) * static_cast<std::size_t>(n));
+          return;
+        }
+      }
       for (int i = 0; i < n; ++i) to[i * stride] = static_cast<float>(from[i]);
       return;
     }

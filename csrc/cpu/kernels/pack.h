@@ -109,38 +109,43 @@ struct PackedTile {
   T* by_dim = nullptr;
 };
 
-/// Packs keys first <= j < first + count of head (b, h). `rows`: M * padded_length(dim) elements.
+/// Packs keys first <= j < first + count of head (b, h). `buffer`: M * padded_length(dim) elements.
 template <class T, int M>
 void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, std::int64_t h,
-               std::int64_t first, int count, int dim, T* rows, PackedTile<T> tile,
+               std::int64_t first, int count, int dim, T* buffer, PackedTile<T> tile,
                NonFinite* non_finite) {
-  const std::int64_t ld = padded_length<T>(dim);
-  const std::int64_t head = b * x.stride_b + h * x.stride_h;
+  constexpr core::DType kSame =
+      sizeof(T) == sizeof(float) ? core::DType::kFloat32 : core::DType::kFloat64;
+  const std::int64_t begin = b * x.stride_b + h * x.stride_h + first * x.stride_s;
+  const bool as_stored = dtype == kSame && x.stride_d == 1 && dim % M == 0;
   if (non_finite != nullptr) non_finite->count = 0;
   for (int j = 0; j < count; j += M) {
     const int keys = count - j < M ? count - j : M;
-    for (int m = 0; m < M; ++m) {
-      T* row = rows + m * ld;
-      if (m < keys) {
-        load_row(dtype, x.data, head + (first + j + m) * x.stride_s, x.stride_d, dim, row);
-        for (int d = dim; d < round_up(dim, M); ++d) row[d] = 0;
-      } else {
-        for (int d = 0; d < round_up(dim, M); ++d) row[d] = 0;
-      }
+    // Whole groups of whole rows are read where they are; others are completed with zeros.
+    const bool in_place = as_stored && keys == M;
+    const T* rows = in_place ? static_cast<const T*>(x.data) + begin + j * x.stride_s : buffer;
+    const std::int64_t ld = in_place ? x.stride_s : padded_length<T>(dim);
+    for (int m = 0; m < M && !in_place; ++m) {
+      T* row = buffer + m * ld;
+      const int length = m < keys ? dim : 0;
+      load_row(dtype, x.data, begin + (j + m) * x.stride_s, x.stride_d, length, row);
+      for (int d = length; d < round_up(dim, M); ++d) row[d] = 0;
     }
     if (tile.by_key != nullptr) {
       transpose(M, dim, rows, ld, tile.by_key + static_cast<std::int64_t>(j) * dim, M);
     }
     if (tile.by_dim == nullptr) continue;
     for (int m = 0; m < keys; ++m) {
-      T* row = rows + m * ld;
-      if (!all_finite(row, dim)) {
-        for (int d = 0; d < dim; ++d) row[d] = 0;
-        if (non_finite != nullptr) non_finite->key[non_finite->count++] = j + m;
-      }
+      const T* row = rows + m * ld;
       T* to = tile.by_dim + static_cast<std::int64_t>(j + m) * M;
+      const bool finite = all_finite(row, dim);
+      if (!finite && non_finite != nullptr) non_finite->key[non_finite->count++] = j + m;
       for (int d = 0; d < dim; d += M, to += kTileKeys * M) {
-        __builtin_memcpy(to, row + d, sizeof(T) * M);
+        if (finite) {
+          __builtin_memcpy(to, row + d, sizeof(T) * M);
+        } else {
+          __builtin_memset(to, 0, sizeof(T) * M);
+        }
       }
     }
   }
