@@ -80,8 +80,6 @@ class BuildCMake(Command):
         subprocess.run([cmake, "--build", build_dir, *target, *jobs], check=True)
 
         prefix = PACKAGE_DIR if self.editable_mode else Path(self.build_lib) / "fused_attention"
-        for stale in ("include", "lib", "share"):
-            shutil.rmtree(prefix / stale, ignore_errors=True)
         for component in ("library", "python"):
             install = [cmake, "--install", build_dir, "--prefix", prefix, "--component", component]
             subprocess.run(install, check=True)
@@ -110,6 +108,11 @@ class BuildCMake(Command):
 
 class Build(build):
     sub_commands: ClassVar[list] = [*build.sub_commands, ("build_cmake", None)]
+
+    def run(self) -> None:
+        # What an earlier build left here would be packed too.
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class Wheel(bdist_wheel):

@@ -11,6 +11,12 @@ set(isa_flags_avx2 -mavx2 -mfma -mf16c)
 set(isa_flags_avx512
     -mavx512f -mavx512bw -mavx512vl -mavx512dq ${isa_flags_avx2} -mprefer-vector-width=512)
 
+# The kernels are one large inlined body: with sanitizers -O3 takes minutes to compile.
+set(isa_optimisation $<$<NOT:$<CONFIG:Debug>>:-O3>)
+if(FUSED_ATTENTION_SANITIZE)
+  set(isa_optimisation -O1)
+endif()
+
 # What every user of the kernels compiles with: their headers, and which ISAs this build holds.
 add_library(fused_attention_kernel_flags INTERFACE)
 target_include_directories(
@@ -26,7 +32,7 @@ foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
   add_library(fused_attention_isa_${isa} OBJECT csrc/cpu/kernels/kernels.cpp)
   target_compile_definitions(fused_attention_isa_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
   target_compile_options(fused_attention_isa_${isa} PRIVATE ${isa_flags_${isa}} -ffp-contract=fast
-                                                            $<$<NOT:$<CONFIG:Debug>>:-O3>)
+                                                            ${isa_optimisation})
   list(APPEND FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa_${isa}>)
 endforeach()
 
