@@ -16,36 +16,42 @@ export BUILD ?= $(CURDIR)/build/release
 export FUSED_ATTENTION_BUILD_DIR := $(BUILD)
 export MAX_JOBS ?= $(shell nproc)
 export PATH := $(VENV)/bin:$(PATH)
-configure = cmake -B "$(BUILD)" -DPython_EXECUTABLE="$(VENV)/bin/python" -DCMAKE_INSTALL_LIBDIR=lib
+# Named in full: some versions of make look commands up in the PATH that they were started with.
+python := "$(VENV)/bin/python"
+cmake := "$(VENV)/bin/cmake"
+configure = $(cmake) -B "$(BUILD)" -DPython_EXECUTABLE="$(VENV)/bin/python" \
+  -DCMAKE_INSTALL_LIBDIR=lib -DUSE_CUDA="$(or $(USE_CUDA),auto)"
+install_package = $(python) -m pip install --disable-pip-version-check --quiet \
+  --no-build-isolation --editable '.[dev,plot]'
 
 .PHONY: build demo test test-build bench format tidy test-torch clean venv
 .DEFAULT_GOAL := build
 
 build: venv
 	$(configure) --preset release
-	cmake --build "$(BUILD)" --parallel $(MAX_JOBS) --target fused_attention_library
-	pip install --quiet --no-build-isolation --editable '.[dev,plot]'
+	$(cmake) --build "$(BUILD)" --parallel $(MAX_JOBS) --target fused_attention_library
+	$(install_package)
 
 demo: build
-	python examples/train_lm/train.py $(DEMO_ARGS)
+	$(python) examples/train_lm/train.py $(DEMO_ARGS)
 
 # The same folder and objects as `build`, with the test programs added.
 test-build: venv
 	sh scripts/system_packages.sh
 	$(configure) --preset ci
-	cmake --build "$(BUILD)" --parallel $(MAX_JOBS)
-	pip install --quiet --no-build-isolation --editable '.[dev,plot]'
+	$(cmake) --build "$(BUILD)" --parallel $(MAX_JOBS)
+	$(install_package)
 
 test: test-build
-	python scripts/run_checks.py
+	$(python) scripts/run_checks.py
 
 bench: build
-	python benchmarks/bench_attention.py $(BENCH_ARGS)
+	$(python) benchmarks/bench_attention.py $(BENCH_ARGS)
 
 format: build
-	ruff check --fix .
-	ruff format .
-	git ls-files '*.h' '*.cpp' | xargs clang-format -i
+	$(python) -m ruff check --fix .
+	$(python) -m ruff format .
+	git ls-files '*.h' '*.cpp' | xargs "$(VENV)/bin/clang-format" -i
 
 tidy: test-build
 	git ls-files 'csrc/*.cpp' | xargs clang-tidy -p "$(BUILD)" --quiet

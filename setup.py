@@ -71,6 +71,7 @@ class BuildCMake(Command):
         )
         configure = [cmake, "-S", SOURCE_DIR, "-B", build_dir, "-DCMAKE_INSTALL_LIBDIR=lib"]
         configure.append(f"-DPython_EXECUTABLE={sys.executable}")
+        configure.append(f"-DUSE_CUDA={os.environ.get('USE_CUDA') or 'auto'}")
         if not (build_dir / "CMakeCache.txt").exists():
             configure += ["-G", self.generator()]
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))

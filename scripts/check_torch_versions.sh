@@ -13,8 +13,8 @@ for version in "$@"; do
   echo "== torch $version"
   # Not editable: the checkout's own package keeps the library that it has.
   PATH="$VENV/bin:$PATH" FUSED_ATTENTION_BUILD_DIR="$PWD/build/torch-$version" \
-    "$VENV/bin/pip" install --quiet --no-build-isolation --force-reinstall --no-deps .
-  "$VENV/bin/pip" install --quiet --no-build-isolation expecttest hypothesis numpy pytest
+    "$VENV/bin/python" -m pip install --quiet --no-build-isolation --force-reinstall --no-deps .
+  "$VENV/bin/python" -m pip install --quiet --no-build-isolation expecttest hypothesis numpy pytest
   # shellcheck disable=SC2086  # a list of arguments
   "$VENV/bin/python" -m pytest -q ${TORCH_TEST_ARGS:-test/python}
 done

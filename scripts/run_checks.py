@@ -45,7 +45,23 @@ def checks() -> list[tuple[str, list[list[str]]]]:
             ],
         ),
         ("Python tests", [[*pytest, *shlex.split(os.environ.get("PYTEST_ARGS", ""))]]),
+        (
+            "Python tests in torch's deterministic mode",
+            [[*pytest, "--deterministic", "test/python"]],
+        ),
     ]
+
+
+def isas_without_a_machine() -> list[str]:
+    """ISAs that the library holds but this CPU cannot run, so that nothing tested them."""
+    code = (
+        "import fused_attention.cpu as cpu, fused_attention._build_info as info\n"
+        "print(*[isa for isa in info.isas if isa not in cpu.isas()])"
+    )
+    listing = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    return listing.stdout.split()
 
 
 def main() -> int:
@@ -59,6 +75,8 @@ def main() -> int:
     print("\n== Summary (what was skipped, and why, stands above under each check)")
     for name, passed, seconds in results:
         print(f"{'passed' if passed else 'FAILED'}  {seconds:6.1f} s  {name}")
+    for isa in isas_without_a_machine():
+        print(f"skipped            {isa} kernels: this CPU does not have the instructions")
     return 0 if all(passed for _, passed, _ in results) else 1
 
 

@@ -20,8 +20,8 @@ if ! "$PYTHON" -c 'import ensurepip, venv' 2> /dev/null; then
     exit 1
   }
 fi
-[ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV"
+[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 echo "Installing $TORCH_SPEC and the build tools into $VENV (torch is a download of gigabytes)"
-"$VENV/bin/pip" install --disable-pip-version-check --quiet --progress-bar off \
+"$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
   "$TORCH_SPEC" 'setuptools>=77' 'cmake>=3.28' 'ninja>=1.11'
 echo "$wanted" > "$stamp"

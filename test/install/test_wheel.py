@@ -2,10 +2,12 @@
 
 import email
 import re
+import sys
+import tarfile
 import zipfile
 
 import pytest
-from commands import run
+from commands import ROOT, run
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +60,14 @@ def test_library_stays_mapped_and_finds_torch_beside_it(unpacked_wheel):
     dynamic = run("readelf", "--dynamic", library).stdout
     assert "NODELETE" in dynamic
     assert "$ORIGIN/../../torch/lib" in dynamic
+
+
+def test_source_archive_holds_what_the_build_needs(tmp_path):
+    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path, cwd=ROOT)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as contents:
+        names = {name.split("/", 1)[-1] for name in contents.getnames()}
+    folders = ("cmake", "csrc", "include", "python/fused_attention")
+    needed = [p for f in folders for p in run("git", "ls-files", f, cwd=ROOT).stdout.split()]
+    assert len(needed) > 30
+    assert {"CMakeLists.txt", "setup.py", "pyproject.toml", "LICENSE", *needed} <= names
