@@ -24,7 +24,7 @@ from plot import draw
 from probes import Probes
 from rich.console import Console
 from rich.progress import Progress
-from table import print_rows
+from table import markdown, print_rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Relative to the largest entry. SDPA rounds P to bf16 before PV, and sums gradients in bf16 steps.
@@ -69,8 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
     stem = options.out / "bench_attention"
     content = {"machine": about, "seed": options.seed, "quick": options.quick, "rows": rows}
     stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(markdown(rows, about))
     draw(rows, about, stem.with_suffix(".png"))
-    console.print(f"Plot: {stem}.png, numbers: {stem}.json")
+    console.print(f"Plot: {stem}.png, numbers: {stem}.json, for a README: {stem}.md")
     wrong = [row for row in rows if not row["difference"] <= TOLERANCE[row["dtype"]]]
     for row in wrong:
         console.print(

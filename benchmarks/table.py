@@ -1,4 +1,6 @@
-"""The table of bench_attention.py."""
+"""The tables of bench_attention.py: on the terminal, and in Markdown."""
+
+from collections.abc import Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -40,6 +42,32 @@ def print_rows(rows: list[dict], console: Console) -> None:
     }
     for reason in sorted(reasons):
         console.print(f"absent: {reason[:200]}", style="dim", markup=False, highlight=False)
+
+
+def markdown(rows: list[dict], machine: dict) -> str:
+    """Returns one line per case: the ratio to SDPA and, in brackets, the share of the ceiling."""
+    keys = [(d, p) for d in ("fp32", "bf16") for p in ("forward", "forward+backward")]
+    lines = [
+        f"{machine['cpu']}, {machine['threads']} threads, fused_attention on {machine['isa']}, "
+        f"torch {machine['torch']} on {machine['torch_isa']}.",
+        "",
+        "| | " + " | ".join(" ".join(key) for key in keys) + " |",
+        "|---|" + "---|" * len(keys),
+    ]
+    for case, cells in _by_case(rows):
+        texts = [_cell(cells[key]) if key in cells else "" for key in keys]
+        lines.append(f"| {case} | " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _by_case(rows: list[dict]) -> Iterator[tuple[str, dict]]:
+    for case in dict.fromkeys(row["case"] for row in rows):
+        yield case, {(row["dtype"], row["pass"]): row for row in rows if row["case"] == case}
+
+
+def _cell(row: dict) -> str:
+    share = row["read_share" if row["kind"] == "decode" else "fma_share"]
+    return f"{row['ratio']:.2f}x ({share:.2f})"
 
 
 def _milliseconds(seconds: float) -> str:
