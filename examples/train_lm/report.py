@@ -11,9 +11,9 @@ from rich.panel import Panel
 from rich.table import Table
 from trainer import Record
 
-# The relative difference of the gradients at equal weights: 100 roundings of fp32 (1.2e-7), and 10
-# of bf16 (7.8e-3). Training has not amplified it, so it is the sharp test.
-GRADIENT_TOLERANCE = {"fp32": 1e-5, "bf16": 8e-2}
+# The relative difference of the gradients at equal weights. Training has not amplified it, so it is
+# the sharp test: about 3e-7 in fp32 and 2e-3 in bf16, where a doubled scale gives 3e-2 in either.
+GRADIENT_TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 
 
 def loss_tolerance(step: int, dtype: str) -> float:
@@ -24,7 +24,7 @@ def loss_tolerance(step: int, dtype: str) -> float:
     rounding of fp32, are 2e-6 apart after 240 steps at the default learning rate; at twice the rate
     they are 5e-4 apart after 80 steps and 1e-2 after 120. The tolerance grows likewise, for texts
     and options that train less smoothly than the default; a doubled scale exceeds it at once."""
-    start, limit = {"fp32": (1e-4, 5e-2), "bf16": (5e-2, 2e-1)}[dtype]
+    start, limit = {"fp32": (1e-4, 5e-2), "bf16": (1e-2, 2e-1)}[dtype]
     return min(start * 10 ** (step / 100), limit)
 
 
