@@ -35,6 +35,8 @@ void check_plain(const char* name, const Tensor& tensor) {
   FUSED_ATTENTION_CHECK(tensor.defined(), "expected ", name, " to be a tensor, but got none");
   FUSED_ATTENTION_CHECK(!tensor.is_nested(), "expected ", name,
                         " to be a dense strided tensor, but got a nested one");
+  FUSED_ATTENTION_CHECK(!tensor.is_quantized(), "expected ", name,
+                        " to be a dense strided tensor, but got a quantized one");
   FUSED_ATTENTION_CHECK(tensor.layout() == at::kStrided, "expected ", name,
                         " to be a dense strided tensor, but got layout ", tensor.layout());
 }
@@ -151,7 +153,6 @@ void check_options(const CallOptions& options) {
 /// `tensor` has the `dtype`, the device of `query` and the sizes `expected`.
 void check_companion(const char* name, const Tensor& tensor, c10::SymIntArrayRef expected,
                      c10::ScalarType dtype, const Tensor& query) {
-  check_plain(name, tensor);
   FUSED_ATTENTION_CHECK(
       tensor.dim() == static_cast<std::int64_t>(expected.size()) && tensor.scalar_type() == dtype,
       "expected ", name, " of shape ", expected, " (dtype ", c10::toString(dtype), "), but got ",
@@ -248,6 +249,17 @@ void check_dense(const ForwardTensors& t) {
   }
 }
 
+void check_dense(const BackwardTensors& t) {
+  check_dense(t.inputs);
+  check_plain("grad_output", t.grad_output);
+  check_plain("output", t.output);
+  check_plain("logsumexp", t.logsumexp);
+  check_plain("rng_state", t.rng_state);
+  if (t.grad_logsumexp.has_value()) {
+    check_plain("grad_logsumexp", *t.grad_logsumexp);
+  }
+}
+
 void check_foldable(const ForwardTensors& t) {
   for (const auto& [name, tensor] :
        {std::pair{"query", &t.query}, std::pair{"key", &t.key}, std::pair{"value", &t.value}}) {
@@ -276,6 +288,7 @@ void check_forward(const ForwardTensors& t, const CallOptions& options) {
 
 void check_backward(const BackwardTensors& t, const GradInputMask& wanted,
                     const CallOptions& options) {
+  check_dense(t);
   check_forward(t.inputs, options);
   const Tensor& query = t.inputs.query;
   const auto dtype = query.scalar_type();

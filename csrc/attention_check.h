@@ -17,9 +17,10 @@ void check_forward(const ForwardTensors& tensors, const CallOptions& options);
 void check_backward(const BackwardTensors& tensors, const GradInputMask& wanted,
                     const CallOptions& options);
 
-/// query, key, value and attn_mask are defined, strided and not nested: what has to be known before
-/// their sizes are looked at, and before the dispatcher finds no kernel for another layout.
+/// All tensors are defined, strided, neither nested nor quantized: what has to be known before
+/// sizes are looked at, and before the dispatcher finds no kernel for another layout.
 void check_dense(const ForwardTensors& tensors);
+void check_dense(const BackwardTensors& tensors);
 
 /// Rules for folding any number of leading dimensions. Ask check_dense before.
 void check_foldable(const ForwardTensors& tensors);

@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "../attention_check.h"
 #include "../registration.h"
 #include "attention_formula.h"
@@ -16,14 +18,9 @@ namespace {
 using at::Tensor;
 using torch::autograd::compute_requires_grad;
 using torch::autograd::isFwGradDefined;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 constexpr std::uint64_t kLevel = 0;  // torch has one level of forward-mode AD
-
-std::optional<Tensor> optional(Tensor tensor) {
-  return tensor.defined() ? std::optional<Tensor>(std::move(tensor)) : std::nullopt;
-}
 
 Tensor tangent_of(const Tensor& tensor) {
   return tensor.defined() ? tensor._fw_grad(kLevel) : Tensor();
@@ -47,145 +44,53 @@ void check_mask(const std::optional<Tensor>& attn_mask) {
   }
 }
 
-/// The gradient of attention_backward's own inputs: grad_output, grad_logsumexp, query, key, value.
-/// output and logsumexp are values there, the formula computes from query, key and value.
-struct AttentionBackwardBackward : public torch::autograd::TraceableFunction {
-  std::array<SavedVariable, 5> inputs;
-  SavedVariable attn_mask;
-  CallOptions options;
+/// Of attention_forward. Saves query, key, value, attn_mask and its outputs output, logsumexp.
+struct AttentionBackward : public CallNode<AttentionBackward, 3, 4> {
+  std::string name() const override { return "AttentionBackward"; }
 
-  std::string name() const override { return "AttentionBackwardBackward"; }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (SavedVariable& saved : inputs) {
-      saved.reset_data();
+  static variable_list differentiate(const variable_list& grads, const Tensors& saved,
+                                     const CallOptions& options, const Wanted& wanted) {
+    if (!grads[0].defined() && !grads[1].defined()) {
+      return variable_list(3);
     }
-    attn_mask.reset_data();
-  }
-
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    variable_list result(inputs.size());
-    if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
-      return result;
-    }
-    formula::BackwardInputs primal;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      primal[i] = inputs[i].unpack();
-    }
-    const auto gradients = formula::backward_gradients(primal, {grads[0], grads[1], grads[2]},
-                                                       optional(attn_mask.unpack()), options);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (task_should_compute_output(i)) {
-        result[i] = gradients[i];
-      }
-    }
-    return result;
-  }
-
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    for (const SavedVariable& saved : inputs) {
-      args.collect(saved, /*is_output=*/false);
-    }
-    args.collect(attn_mask, /*is_output=*/false);
-    collect_options(args, options);
-  }
-
-  variable_list apply_with_saved(const variable_list& grads,
-                                 torch::dynamo::autograd::SwapSavedVariables& saved) override {
-    for (SavedVariable& input : inputs) {
-      saved.before(input);
-    }
-    saved.before(attn_mask);
-    saved.before(options.diagonal_offset);
-    variable_list result = apply(variable_list(grads));
-    for (SavedVariable& input : inputs) {
-      saved.after(input);
-    }
-    saved.after(attn_mask);
-    saved.after(options.diagonal_offset);
-    return result;
+    const Tensor& output = *saved[4];
+    // Only the logsumexp was used: a zero that takes no memory.
+    const Tensor grad_output =
+        grads[0].defined() ? grads[0]
+                           : at::zeros({1}, output.options()).expand_symint(output.sym_sizes());
+    const auto grad_logsumexp = grads[1].defined() ? std::optional(grads[1]) : std::nullopt;
+    const Tensor rng_state = at::empty({0}, output.options().dtype(at::kLong));
+    const auto result = call_attention_backward({grad_output,
+                                                 grad_logsumexp,
+                                                 output,
+                                                 *saved[5],
+                                                 rng_state,
+                                                 {*saved[0], *saved[1], *saved[2], saved[3]}},
+                                                {wanted[0], wanted[1], wanted[2]}, options);
+    return {wanted[0] ? std::get<0>(result) : Tensor(), wanted[1] ? std::get<1>(result) : Tensor(),
+            wanted[2] ? std::get<2>(result) : Tensor()};
   }
 };
 
-struct AttentionBackward : public torch::autograd::TraceableFunction {
-  SavedVariable query;
-  SavedVariable key;
-  SavedVariable value;
-  SavedVariable attn_mask;
-  SavedVariable output;
-  SavedVariable logsumexp;
-  CallOptions options;
+/// Of attention_backward. Saves grad_output, grad_logsumexp, query, key, value, attn_mask. The
+/// operator's inputs output and logsumexp are values: the formula computes from query, key and
+/// value.
+struct AttentionBackwardBackward : public CallNode<AttentionBackwardBackward, 5, 6> {
+  std::string name() const override { return "AttentionBackwardBackward"; }
 
-  std::string name() const override { return "AttentionBackward"; }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (SavedVariable* saved : saved_variables()) {
-      saved->reset_data();
+  static variable_list differentiate(const variable_list& grads, const Tensors& saved,
+                                     const CallOptions& options, const Wanted& wanted) {
+    if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
+      return variable_list(5);
     }
-  }
-
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    variable_list result(3);
-    if (!grads[0].defined() && !grads[1].defined()) {
-      return result;
+    const auto gradients = formula::backward_gradients(
+        {*saved[0], saved[1].value_or(Tensor()), *saved[2], *saved[3], *saved[4]},
+        {grads[0], grads[1], grads[2]}, saved[5], options);
+    variable_list result(5);
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      result[i] = wanted[i] ? gradients[i] : Tensor();
     }
-    const Tensor q = query.unpack();
-    const Tensor k = key.unpack();
-    const Tensor v = value.unpack();
-    const std::optional<Tensor> mask = optional(attn_mask.unpack());
-    const Tensor out = output.unpack(getptr());
-    const Tensor lse = logsumexp.unpack(getptr());
-    // Only the logsumexp was used: a zero that takes no memory.
-    const Tensor grad_output = grads[0].defined()
-                                   ? grads[0]
-                                   : at::zeros({1}, out.options()).expand_symint(out.sym_sizes());
-    const GradInputMask wanted = {task_should_compute_output(0),
-                                  task_should_compute_output(1),
-                                  task_should_compute_output(2),
-                                  false,
-                                  false,
-                                  false};
-    const Tensor rng_state = at::empty({0}, out.options().dtype(at::kLong));
-    const std::optional<Tensor> grad_logsumexp = optional(grads[1]);
-    auto [grad_query, grad_key, grad_value, grad_mask, grad_sinks, grad_slopes] =
-        call_attention_backward({grad_output, grad_logsumexp, out, lse, rng_state, {q, k, v, mask}},
-                                wanted, options);
-    result[0] = wanted[0] ? grad_query : Tensor();
-    result[1] = wanted[1] ? grad_key : Tensor();
-    result[2] = wanted[2] ? grad_value : Tensor();
     return result;
-  }
-
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    for (const SavedVariable* saved : {&query, &key, &value, &attn_mask}) {
-      args.collect(*saved, /*is_output=*/false);
-    }
-    args.collect(output, /*is_output=*/true);
-    args.collect(logsumexp, /*is_output=*/true);
-    collect_options(args, options);
-  }
-
-  variable_list apply_with_saved(const variable_list& grads,
-                                 torch::dynamo::autograd::SwapSavedVariables& saved) override {
-    for (SavedVariable* variable : saved_variables()) {
-      saved.before(*variable);
-    }
-    saved.before(options.diagonal_offset);
-    variable_list result = apply(variable_list(grads));
-    for (SavedVariable* variable : saved_variables()) {
-      saved.after(*variable);
-    }
-    saved.after(options.diagonal_offset);
-    return result;
-  }
-
- private:
-  std::array<SavedVariable*, 6> saved_variables() {
-    return {&query, &key, &value, &attn_mask, &output, &logsumexp};
   }
 };
 
@@ -204,17 +109,15 @@ ForwardResult attention_forward_autograd(const ForwardTensors& t, const CallOpti
   }();
   const auto& [output, logsumexp, rng_state] = result;
   if (node) {
-    node->query = SavedVariable(t.query, /*is_output=*/false);
-    node->key = SavedVariable(t.key, /*is_output=*/false);
-    node->value = SavedVariable(t.value, /*is_output=*/false);
-    if (t.attn_mask.has_value()) {
-      node->attn_mask = SavedVariable(*t.attn_mask, /*is_output=*/false);
-    }
-    node->options = options;
     torch::autograd::set_history(output, node);
     torch::autograd::set_history(logsumexp, node);
-    node->output = SavedVariable(output, /*is_output=*/true);
-    node->logsumexp = SavedVariable(logsumexp, /*is_output=*/true);
+    node->save(0, t.query);
+    node->save(1, t.key);
+    node->save(2, t.value);
+    node->save(3, t.attn_mask.value_or(Tensor()));
+    node->save(4, output);
+    node->save(5, logsumexp);
+    node->save_options(options);
   }
   if (isFwGradDefined(t.query) || isFwGradDefined(t.key) || isFwGradDefined(t.value)) {
     const Tensor query = primal_of(t.query);
@@ -234,7 +137,7 @@ ForwardResult attention_forward_autograd(const ForwardTensors& t, const CallOpti
 
 BackwardResult attention_backward_autograd(const BackwardTensors& t, const GradInputMask& wanted,
                                            const CallOptions& options) {
-  check_dense(t.inputs);
+  check_dense(t);
   check_mask(t.inputs.attn_mask);
   const formula::BackwardInputs inputs = {t.grad_output, t.grad_logsumexp.value_or(Tensor()),
                                           t.inputs.query, t.inputs.key, t.inputs.value};
@@ -253,14 +156,10 @@ BackwardResult attention_backward_autograd(const BackwardTensors& t, const GradI
   const std::array<Tensor, 3> gradients = {grad_query, grad_key, grad_value};
   if (node) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].defined()) {
-        node->inputs[i] = SavedVariable(inputs[i], /*is_output=*/false);
-      }
+      node->save(i, inputs[i]);
     }
-    if (t.inputs.attn_mask.has_value()) {
-      node->attn_mask = SavedVariable(*t.inputs.attn_mask, /*is_output=*/false);
-    }
-    node->options = options;
+    node->save(5, t.inputs.attn_mask.value_or(Tensor()));
+    node->save_options(options);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       torch::autograd::set_history(wanted[i] ? gradients[i] : Tensor(), node);
     }
