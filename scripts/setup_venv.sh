@@ -21,7 +21,7 @@ if ! "$PYTHON" -c 'import ensurepip, venv' 2> /dev/null; then
   }
 fi
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
-echo "Installing $TORCH_SPEC and the build tools into $VENV (torch is a download of gigabytes)"
-"$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
+echo "Installing $TORCH_SPEC and the build tools into $VENV (torch is a large download)"
+"$VENV/bin/python" -m pip install --disable-pip-version-check \
   "$TORCH_SPEC" 'setuptools>=77' 'cmake>=3.28' 'ninja>=1.11'
 echo "$wanted" > "$stamp"
