@@ -46,8 +46,9 @@ const KernelTable& find_table(const std::string& name, const std::string& origin
     if (name == table->name) return *table;
     names += (names.empty() ? "" : ", ") + std::string(table->name);
   }
-  throw std::invalid_argument(origin + ": expected one of the ISAs that this machine and this build support (" +
-                              names + "), but got '" + name + "'");
+  throw std::invalid_argument(
+      origin + ": expected one of the ISAs that this machine and this build support (" + names +
+      "), but got '" + name + "'");
 }
 
 /// The fastest ISA that the environment allows.

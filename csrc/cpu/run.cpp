@@ -94,17 +94,18 @@ void backward(const core::BackwardProblem& call) {
                   });
     return;
   }
-  // Few heads: threads share one, each with a block of rows, and follow each other over its key tiles.
+  // Few heads: threads share one, each with a block of rows, and follow each other over its key
+  // tiles.
   const c10::DataPtr accumulators = allocate(heads * plan.accumulator_bytes);
   const std::int64_t counters = heads * plan.key_tiles;
-  const c10::DataPtr finished = allocate(counters * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  const c10::DataPtr finished =
+      allocate(counters * static_cast<std::int64_t>(sizeof(std::int32_t)));
   std::memset(finished.get(), 0, static_cast<std::size_t>(counters) * sizeof(std::int32_t));
   for_each_item(heads * blocks, plan.scratch_bytes, false, [&](std::int64_t item, void* scratch) {
     const std::int64_t head = item / blocks;
-    kernels.backward_block(
-        call, plan, head, item % blocks, scratch,
-        static_cast<char*>(accumulators.get()) + head * plan.accumulator_bytes,
-        {static_cast<std::int32_t*>(finished.get()) + head * plan.key_tiles});
+    kernels.backward_block(call, plan, head, item % blocks, scratch,
+                           static_cast<char*>(accumulators.get()) + head * plan.accumulator_bytes,
+                           {static_cast<std::int32_t*>(finished.get()) + head * plan.key_tiles});
   });
 }
 
