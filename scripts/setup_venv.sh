@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment, with torch and what is needed to build against it. Does nothing if that has
-# been done for this TORCH_SPEC.
+# Makes the virtual environment, with torch and what is needed to build against it. Does nothing if that
+# has been done for this TORCH_SPEC.
 set -eu
 stamp="$VENV/fused_attention_setup"
 wanted="$TORCH_SPEC $(cksum < pyproject.toml)"
@@ -20,7 +20,7 @@ if ! "$PYTHON" -c 'import ensurepip, venv' 2> /dev/null; then
     exit 1
   }
 fi
-[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+"$VENV/bin/python" -m pip --version > /dev/null 2>&1 || "$PYTHON" -m venv --clear "$VENV"
 echo "Installing $TORCH_SPEC and the build tools into $VENV (torch is a large download)"
 "$VENV/bin/python" -m pip install --disable-pip-version-check \
   "$TORCH_SPEC" 'setuptools>=77' 'cmake>=3.28' 'ninja>=1.11'
