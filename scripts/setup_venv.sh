@@ -20,7 +20,7 @@ if ! "$PYTHON" -c 'import ensurepip, venv' 2> /dev/null; then
     exit 1
   }
 fi
-"$VENV/bin/python" -m pip --version > /dev/null 2>&1 || "$PYTHON" -m venv --clear "$VENV"
+"$VENV/bin/python" -m pip --version > /dev/null 2>&1 || "$PYTHON" -m venv "$VENV"
 echo "Installing $TORCH_SPEC and the build tools into $VENV (torch is a large download)"
 "$VENV/bin/python" -m pip install --disable-pip-version-check \
   "$TORCH_SPEC" 'setuptools>=77' 'cmake>=3.28' 'ninja>=1.11'
