@@ -1,5 +1,6 @@
 """Real text as bytes: the Python standard library's own sources, or a file of the user's."""
 
+import re
 import sysconfig
 from pathlib import Path
 
@@ -49,6 +50,9 @@ class Batches:
         return windows[:, :-1].long(), windows[:, 1:].long()
 
     def prompt(self, length: int) -> torch.Tensor:
-        """Returns held-out bytes (1, length) that start at the beginning of a line."""
-        newline = int((self.held_out == ord("\n")).int().argmax())
-        return self.held_out[newline + 1 : newline + 1 + length].long().unsqueeze(0)
+        """Returns `length` held-out bytes (1, length), where possible from the first line that
+        starts with a letter."""
+        text = bytes(self.held_out.tolist())
+        found = re.search(rb"(?<=\n)[A-Za-z]", text[:-length])
+        start = found.start() if found else 0
+        return self.held_out[start : start + length].long().unsqueeze(0)

@@ -12,6 +12,7 @@ from trainer import Record
 
 _COLOURS = {FUSED: "#0b6e4f", SDPA: "#e08e45"}
 _REST = "#c9ced6"
+_SMOOTHING = 12
 
 
 def draw(records: dict[str, Record], title: str, tolerances: list[float], path: Path) -> None:
@@ -30,14 +31,25 @@ def draw(records: dict[str, Record], title: str, tolerances: list[float], path: 
 
 def _losses(axes: Axes, records: dict[str, Record]) -> None:
     # The thin line on the thick one: equal curves look like one line with a core.
-    for name, width in ((SDPA, 5.0), (FUSED, 1.2)):
+    for name, width in ((SDPA, 5.0), (FUSED, 1.4)):
         losses = records[name].losses
         steps = range(1, len(losses) + 1)
-        marker = "o" if len(losses) == 1 else None
-        axes.plot(steps, losses, linewidth=width, color=_COLOURS[name], label=name, marker=marker)
+        if len(losses) < 4 * _SMOOTHING:
+            marker = "o" if len(losses) == 1 else None
+            axes.plot(steps, losses, lw=width, color=_COLOURS[name], label=name, marker=marker)
+            continue
+        axes.plot(steps, losses, lw=width / 3, color=_COLOURS[name], alpha=0.25)
+        axes.plot(steps, _running_mean(losses), lw=width, color=_COLOURS[name], label=name)
+        axes.set_title(f"pale: each step; strong: mean of {_SMOOTHING} steps", fontsize=9)
     axes.set_ylabel("loss (nats per byte)")
     axes.legend(frameon=False)
     axes.tick_params(labelbottom=False)
+
+
+def _running_mean(values: list[float]) -> list[float]:
+    """Returns the mean of the last _SMOOTHING values, of fewer at the start."""
+    windows = (values[max(0, end - _SMOOTHING) : end] for end in range(1, len(values) + 1))
+    return [sum(window) / len(window) for window in windows]
 
 
 def _differences(axes: Axes, records: dict[str, Record], tolerances: list[float]) -> None:

@@ -73,7 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--text", type=Path, help="train on this file, not the standard library")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast")
@@ -133,7 +133,7 @@ def train(trainers: dict[str, Trainer], batches: Batches, steps: int, console: C
 def sample(
     trainer: Trainer, batches: Batches, options: argparse.Namespace, console: Console
 ) -> None:
-    prompt = batches.prompt(min(64, options.context))
+    prompt = batches.prompt(min(48, options.context))
     generator = torch.Generator().manual_seed(options.seed)
     with trainer.precision():
         tokens = trainer.model.continue_text(prompt, options.sample, 0.7, generator)
@@ -143,7 +143,7 @@ def sample(
     )
     console.rule("a continuation by the model trained with fused_attention")
     console.print(head, style="dim", end="", markup=False, highlight=False)
-    console.print(tail, style="bold", markup=False, highlight=False)
+    console.print(tail.rstrip(), style="bold", markup=False, highlight=False)
     console.rule()
 
 
