@@ -7,14 +7,6 @@ import torch
 from commands import BUILD, ROOT, run
 
 
-def pytest_collection_modifyitems(items):
-    """Packaging does not depend on torch's deterministic mode: once is enough."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="session")
 def build():
     """The folder of a finished build for this interpreter's torch."""
