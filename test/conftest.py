@@ -1,0 +1,104 @@
+"""Session options and fixtures shared by every test."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+import seeding
+import torch
+
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    database=None,  # the printed seed alone decides
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
+hypothesis.settings.load_profile("default")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seed", type=int, help="replay a session with the seed it printed")
+    parser.addoption(
+        "--deterministic",
+        action="store_true",
+        help="run under torch.use_deterministic_algorithms(True), in which torch fills every new "
+        "tensor with NaN; tests marked slow or own_mode are left out",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: compiles code or runs for more than a few seconds")
+    config.addinivalue_line("markers", "own_mode: sets determinism, or measures memory, itself")
+    if config.getoption("--seed") is not None:
+        os.environ[seeding.ENVIRONMENT] = str(config.getoption("--seed"))
+    seeding.session_seed()
+
+
+def pytest_report_header(config):
+    import fused_attention
+
+    mode = "on, new tensors hold NaN" if config.getoption("--deterministic") else "off"
+    return [
+        f"fused_attention: seed {seeding.session_seed()} (replay with --seed), "
+        f"ISAs {', '.join(fused_attention.cpu.isas())}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}, deterministic mode {mode}"
+    ]
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--deterministic"):
+        return
+    left_out = [i for i in items if i.get_closest_marker("slow") or i.get_closest_marker("own_mode")]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_generate_tests(metafunc):
+    if "isa" in metafunc.fixturenames:
+        import fused_attention
+
+        metafunc.parametrize("isa", fused_attention.cpu.isas(), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _seed(request):
+    seeding.seed_test(request.node.nodeid.split("::", 1)[-1])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _determinism(request):
+    """Outputs start as NaN, so that an element which nobody writes shows."""
+    torch.use_deterministic_algorithms(request.config.getoption("--deterministic"))
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def isa(request):
+    """Each ISA that this machine runs, by name; the active one is put back afterwards."""
+    import fused_attention
+
+    before = fused_attention.cpu.active_isa()
+    fused_attention.cpu.set_isa(request.param)
+    yield request.param
+    fused_attention.cpu.set_isa(before)
+
+
+@pytest.fixture(params=[1, 2, 3, 16], ids=lambda n: f"{n}threads")
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def nan_filled():
+    """As --deterministic, for one test."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
