@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import fused_attention  # noqa: F401  registers the operators
 import torch
 from reference import Result, assert_close_to_reference
 from torch import Tensor

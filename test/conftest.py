@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import fused_attention
 import hypothesis
 import pytest
 import seeding
@@ -38,8 +39,6 @@ def pytest_configure(config):
 
 
 def pytest_report_header(config):
-    import fused_attention
-
     mode = "on, new tensors hold NaN" if config.getoption("--deterministic") else "off"
     return [
         f"fused_attention: seed {seeding.session_seed()} (replay with --seed), "
@@ -58,8 +57,6 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_generate_tests(metafunc):
     if "isa" in metafunc.fixturenames:
-        import fused_attention
-
         metafunc.parametrize("isa", fused_attention.cpu.isas(), indirect=True)
 
 
@@ -79,8 +76,6 @@ def _determinism(request):
 @pytest.fixture
 def isa(request):
     """Each ISA that this machine runs, by name; the active one is put back afterwards."""
-    import fused_attention
-
     before = fused_attention.cpu.active_isa()
     fused_attention.cpu.set_isa(request.param)
     yield request.param
