@@ -1,0 +1,78 @@
+"""Choosing the instruction set: names, environment, errors."""
+
+import os
+import subprocess
+import sys
+
+import fused_attention
+import pytest
+from cases import Shape, make, run_fused
+
+ORDER = ["generic", "avx2", "avx512"]
+
+
+def child(code, **environment):
+    clean = {
+        k: v for k, v in os.environ.items() if k not in ("FUSED_ATTENTION_ISA", "ATEN_CPU_CAPABILITY")
+    }
+    return subprocess.run(
+        [sys.executable, "-c", f"import fused_attention\n{code}"],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+SHOW = "print(fused_attention.cpu.active_isa())"
+
+
+def test_names_go_from_slowest_to_fastest_and_start_with_generic():
+    names = fused_attention.cpu.isas()
+    assert names[0] == "generic" and names == [n for n in ORDER if n in names]
+
+
+def test_every_isa_of_the_machine_is_offered():
+    with open("/proc/cpuinfo") as file:
+        flags = set(next(line for line in file if line.startswith("flags")).split())
+    names = fused_attention.cpu.isas()
+    assert ("avx2" in names) == ({"avx2", "fma", "f16c"} <= flags)
+    needed = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+    assert ("avx512" in names) == (needed <= flags)
+
+
+def test_set_isa_takes_effect_and_returns_what_was_asked(isa):
+    assert fused_attention.cpu.active_isa() == isa
+    assert run_fused(*make(Shape(1, 1, 1, 3, 3, 4, 4)).qkv).output.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["", "sse9", "AVX2 "])
+def test_unknown_isa_is_refused_with_the_names_that_exist(name):
+    before = fused_attention.cpu.active_isa()
+    with pytest.raises((RuntimeError, ValueError), match="generic"):
+        fused_attention.cpu.set_isa(name)
+    assert fused_attention.cpu.active_isa() == before
+
+
+def test_fastest_isa_is_the_default():
+    assert child(SHOW).stdout.strip() == fused_attention.cpu.isas()[-1]
+
+
+@pytest.mark.parametrize("name", fused_attention.cpu.isas())
+def test_environment_forces_an_isa(name):
+    assert child(SHOW, FUSED_ATTENTION_ISA=name).stdout.strip() == name
+    assert child(SHOW, FUSED_ATTENTION_ISA=name, ATEN_CPU_CAPABILITY="default").stdout.strip() == name
+
+
+def test_environment_that_names_no_isa_is_an_error_on_first_use():
+    code = "import torch\nq = torch.ones(1, 1, 1, 1)\nfused_attention.attention(q, q, q)"
+    result = child(code, FUSED_ATTENTION_ISA="pentium")
+    assert result.returncode == 1, result  # an exception, not a signal
+    assert "pentium" in result.stderr and "generic" in result.stderr
+
+
+@pytest.mark.parametrize("limit", ["default", "avx2", "avx512"])
+def test_capability_of_torch_is_an_upper_limit(limit):
+    allowed = ORDER[: {"default": 1, "avx2": 2, "avx512": 3}[limit]]
+    want = [n for n in fused_attention.cpu.isas() if n in allowed][-1]
+    assert child(SHOW, ATEN_CPU_CAPABILITY=limit).stdout.strip() == want
