@@ -26,9 +26,9 @@ def leaves(shape=SMALL, dtype=torch.float64, need=(True, True, True)):
 
 
 def masks():
-    keep = torch.rand(2, 1, 3, 5) < 0.6
+    keep = (torch.arange(30) % 3 > 0).view(2, 1, 3, 5)
     keep[0, 0, 1] = False
-    bias = torch.randn(4, 3, 5, dtype=torch.float64)
+    bias = torch.arange(60.0, dtype=torch.float64).view(4, 3, 5).cos()
     bias[1, 2, 3], bias[0, 0] = -math.inf, -math.inf
     return keep, bias
 

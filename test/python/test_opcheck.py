@@ -11,8 +11,8 @@ OPTIONS = {
     "plain": {},
     "causal": {"is_causal": True, "diagonal_offset": 2},
     "window": {"window_size": [2, 1], "scale": 0.5},
-    "bool mask": {"attn_mask": torch.rand(2, 1, 5, 7) < 0.7},
-    "float mask": {"attn_mask": torch.randn(4, 5, 7)},
+    "bool mask": {"attn_mask": (torch.arange(70) % 3 > 0).view(2, 1, 5, 7)},
+    "float mask": {"attn_mask": torch.arange(140).view(4, 5, 7).cos()},
 }
 
 
