@@ -52,7 +52,14 @@ def visible_keys(
     return torch.stack(rows) if rows else torch.zeros(0, seq_k, dtype=torch.bool)
 
 
-def attention(
+class _Softmax(NamedTuple):
+    weights: Tensor  # (B, Hq, Sq, Sk), 0 where hidden
+    logsumexp: Tensor
+    value: Tensor  # as the weights need it: (B, Hq, Sk, Dv)
+    visible: Tensor
+
+
+def _softmax(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -62,13 +69,8 @@ def attention(
     diagonal_offset: int = 0,
     window_size: tuple[int, int] = (-1, -1),
     compute_dtype: torch.dtype = torch.float64,
-    weight_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Returns (output (B, Hq, Sq, Dv), LSE (B, Hq, Sq)) in `compute_dtype`; differentiable.
-
-    `weight_dtype` rounds the softmax weights before they meet the values, as eager code in a low
-    precision does.
-    """
+    stored_dtype: torch.dtype | None = None,
+) -> _Softmax:
     batch, heads_q, seq_q, dim = query.shape
     heads_kv, seq_k = key.shape[1], key.shape[2]
     scale = 1.0 / math.sqrt(dim) if scale is None else scale
@@ -89,7 +91,10 @@ def attention(
         largest = torch.finfo(compute_dtype).max
         bias = attn_mask.detach().double().clamp(-largest, largest).to(compute_dtype)
 
-    scores = scale * _masked_scores(q, k, visible)
+    scores = _masked_scores(q, k, visible)
+    if stored_dtype is not None and scores.requires_grad:
+        scores.register_hook(lambda grad: grad.to(stored_dtype).to(compute_dtype))
+    scores = scale * scores
     if bias is not None:
         scores = torch.where(visible, scores + torch.where(visible, bias, 0.0), 0.0)
     empty = ~visible.any(-1, keepdim=True)
@@ -100,12 +105,36 @@ def attention(
         maximum = torch.where(empty, 0.0, maximum).detach()
     weights = torch.where(visible, torch.exp(scores - maximum), 0.0)
     total = torch.where(empty, 1.0, weights.sum(-1, keepdim=True))
-    weights = weights / total
-    if weight_dtype is not None:
-        weights = weights.to(weight_dtype).to(compute_dtype)
-    output = _masked_sum(weights, v, visible)
     logsumexp = torch.where(empty, -math.inf, maximum + torch.log(total)).squeeze(-1)
-    return output, logsumexp
+    return _Softmax(weights / total, logsumexp, v, visible)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *masking,
+    stored_dtype: torch.dtype | None = None,
+    compute_dtype: torch.dtype = torch.float64,
+    **options,
+) -> tuple[Tensor, Tensor]:
+    """Returns (output (B, Hq, Sq, Dv), LSE (B, Hq, Sq)) in `compute_dtype`; differentiable.
+
+    `stored_dtype` rounds the softmax weights and the gradients of weights and scores: the (Sq, Sk)
+    tensors that eager code in a low precision stores.
+    """
+    weights, logsumexp, v, visible = _softmax(
+        query,
+        key,
+        value,
+        *masking,
+        compute_dtype=compute_dtype,
+        stored_dtype=stored_dtype,
+        **options,
+    )
+    if stored_dtype is not None:
+        weights = weights.to(stored_dtype).to(compute_dtype)
+    return _masked_sum(weights, v, visible), logsumexp
 
 
 def _masked_scores(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
@@ -133,62 +162,88 @@ def run(
     grad_output: Tensor | None = None,
     grad_logsumexp: Tensor | None = None,
     compute_dtype: torch.dtype = torch.float64,
-    weight_dtype: torch.dtype | None = None,
     **options,
 ) -> Result:
     """Forward, and backward through autograd if a gradient is given."""
-    leaves = [t.detach().to(compute_dtype).requires_grad_() for t in (query, key, value)]
+    wants = grad_output is not None or grad_logsumexp is not None
+    leaves = [t.detach().to(compute_dtype).requires_grad_(wants) for t in (query, key, value)]
     with torch.enable_grad():
-        output, logsumexp = attention(
-            *leaves, compute_dtype=compute_dtype, weight_dtype=weight_dtype, **options
-        )
-    if grad_output is None and grad_logsumexp is None:
-        return Result(output.detach(), logsumexp.detach())
-    seeds = [
-        (out, grad.detach().to(compute_dtype))
-        for out, grad in ((output, grad_output), (logsumexp, grad_logsumexp))
-        if grad is not None
-    ]
-    # A row that sees nothing gets nothing from its output gradient, NaN included.
+        output, logsumexp = attention(*leaves, compute_dtype=compute_dtype, **options)
+    if not wants:
+        return Result(output, logsumexp)
+    # A row that sees nothing gets nothing from its gradients, NaN included.
     empty = logsumexp.detach() == -math.inf
-    seeds = [
-        (out, torch.where(empty.reshape(empty.shape + (1,) * (grad.dim() - empty.dim())), 0.0, grad))
-        for out, grad in seeds
-    ]
-    outputs, grad_outputs = zip(*seeds)
+    seeds = []
+    if grad_output is not None:
+        seeds.append((output, torch.where(empty.unsqueeze(-1), 0.0, grad_output.to(compute_dtype))))
+    if grad_logsumexp is not None:
+        seeds.append((logsumexp, torch.where(empty, 0.0, grad_logsumexp.to(compute_dtype))))
+    outputs, grad_outputs = zip(*seeds, strict=True)
     grads = torch.autograd.grad(outputs, leaves, grad_outputs, allow_unused=True)
-    grads = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, leaves)]
-    return Result(output.detach(), logsumexp.detach(), *grads)
+    zeros = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, leaves, strict=True)]
+    return Result(output.detach(), logsumexp.detach(), *zeros)
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor, *grads: Tensor | None, **options) -> Result:
     """The plain computation in the tensors' own precision: what eager code of that dtype achieves.
 
-    float32 and float64 compute throughout in their dtype. In bfloat16 and float16 scores, softmax and
-    sums are float32, the weights and every result are rounded to the dtype: the strictest eager form.
+    float32 computes throughout in float32, and so does float64: see `allowed_error`. In bfloat16 and
+    float16 scores, softmax and sums are float32 (the strictest eager form), the stored (Sq, Sk)
+    tensors and every result are rounded to the dtype.
     """
     dtype = query.dtype
-    if dtype not in LOW_PRECISION:
-        return run(query, key, value, *grads, compute_dtype=dtype, **options)
-    result = run(
-        query, key, value, *grads, compute_dtype=torch.float32, weight_dtype=dtype, **options
-    )
+    low = dtype in LOW_PRECISION
+    options["stored_dtype"] = dtype if low else None
+    result = run(query, key, value, *grads, compute_dtype=torch.float32, **options)
+    if not low:
+        return result
     rounded = [t if t is None else t.to(dtype) for t in result]
     return Result(*rounded)._replace(logsumexp=result.logsumexp)
 
 
-def tolerance(name: str, expected: Tensor, plain_value: Tensor, dtype: torch.dtype) -> float:
-    """Twice the plain computation's largest error, plus a floor."""
-    finite = expected.isfinite()
-    error = (plain_value.double() - expected)[finite].abs()
-    error = error[error.isfinite()]  # where the plain one overflows it sets no standard
-    largest = expected[finite].abs().max().item() if finite.any() else 0.0
-    floor = FLOOR[dtype]
+def _terms(query, key, value, grad_output, grad_logsumexp, **options) -> dict[str, float]:
+    """The largest sum of the absolute terms whose signed sum each score gradient is.
+
+    dS = P (dP - rowsum(dO O) + dLSE) cancels: where dP or K is large and dS is not, each term's own
+    rounding is all that any order of summation can promise.
+    """
+    if grad_output is None or not all(t.isfinite().all() for t in (query, key, value)):
+        return {}
+    q, k, v = (t.detach().double().abs() for t in (query, key, value))
+    with torch.no_grad():
+        weights, logsumexp, v, _ = _softmax(query.double(), key, v, **options)
+        seen = logsumexp.unsqueeze(-1) != -math.inf
+        grad = torch.where(seen, grad_output.double().abs(), 0.0)
+        scale = options.get("scale")
+        scale = abs(1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+        terms = scale * weights * (grad @ v.transpose(-1, -2))
+        group = query.size(1) // max(key.size(1), 1)
+        k = k.expand(query.size(0), -1, -1, -1).repeat_interleave(group, dim=1)
+        return {
+            "grad_query": _largest(terms @ k),
+            "grad_key": _largest((terms.transpose(-1, -2) @ q).sum(0).sum(0)),
+        }
+
+
+def _largest(t: Tensor) -> float:
+    t = t[t.isfinite()]
+    return t.abs().max().item() if t.numel() else 0.0
+
+
+def allowed_error(name: str, expected: Tensor, plain_value: Tensor, dtype: torch.dtype) -> float:
+    """Twice the plain computation's largest error, plus a floor.
+
+    Nothing wider than float64 is at hand: its error is float32's, scaled by the ratio of roundings.
+    """
+    wide = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    # Where the plain one overflows it sets no standard: _largest leaves that out.
+    error = _largest((plain_value.double() - expected)[expected.isfinite()])
+    if dtype == torch.float64:
+        error *= wide / torch.finfo(torch.float32).eps
+    rounding = wide
     if name != "logsumexp" and dtype in LOW_PRECISION:
-        floor += largest * torch.finfo(dtype).eps / 2  # rounding of the result itself
-    elif largest > 1.0:
-        floor += largest * torch.finfo(dtype if dtype == torch.float64 else torch.float32).eps
-    return (2.0 * error.max().item() if error.numel() else 0.0) + floor
+        rounding = torch.finfo(dtype).eps / 2
+    return 2.0 * error + FLOOR[dtype] + rounding * _largest(expected)
 
 
 def assert_close_to_reference(
@@ -201,18 +256,18 @@ def assert_close_to_reference(
     **options,
 ) -> Result:
     """Compares every field of `actual` that is not None with the float64 formula; returns the latter."""
-    grads = (grad_output, grad_logsumexp)
-    expected = run(query, key, value, *grads, **options)
-    standard = plain(query, key, value, *grads, **options)
+    inputs = (query, key, value, grad_output, grad_logsumexp)
+    expected = run(*inputs, **options)
+    standard = plain(*inputs, **options)
+    terms = _terms(*inputs, **options)
     dtype = query.dtype
-    for name, got, want, same_dtype in zip(Result._fields, actual, expected, standard):
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    for name, got, want, same in zip(Result._fields, actual, expected, standard, strict=True):
         if got is None:
             continue
-        assert_close(name, got, want, tolerance(name, want, same_dtype, dtype))
-        wanted_dtype = dtype
-        if name == "logsumexp":
-            wanted_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        assert got.dtype == wanted_dtype, f"{name} has dtype {got.dtype}"
+        allowed = allowed_error(name, want, same, dtype)
+        assert_close(name, got, want, allowed + torch.finfo(wide).eps * terms.get(name, 0.0))
+        assert got.dtype == (wide if name == "logsumexp" else dtype), f"{name} has {got.dtype}"
     return expected
 
 

@@ -7,6 +7,7 @@ import torch
 from cases import DTYPES, Shape, check, dtype_id, make, run_fused
 
 ops = torch.ops.fused_attention
+MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.12 on
 
 
 def test_f10_decode_step_with_the_causal_flag_sees_the_whole_cache(isa):
@@ -104,7 +105,7 @@ def far_apart(t):
     stride = 2**30
     span = ((t.size(0) - 1) * stride + t[0].numel()) * t.element_size()
     try:
-        buffer = mmap.mmap(-1, span, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+        buffer = mmap.mmap(-1, span, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     except (OSError, ValueError) as error:
         pytest.skip(f"no address space for {span} bytes: {error}")
     flat = torch.frombuffer(buffer, dtype=t.dtype)

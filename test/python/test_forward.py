@@ -112,10 +112,10 @@ def test_key_and_value_of_batch_one_broadcast_over_the_batch(isa, broadcast):
 @pytest.mark.parametrize("magnitude", [1e4, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=dtype_id)
 def test_large_whole_logits_keep_their_differences(isa, dtype, magnitude):
-    # Scores are magnitude - |i - j| exactly, in every dtype: only a rounded intermediate can err.
+    # Scores are the magnitude plus small whole numbers, exact in float32: their differences count.
     seq = 40
-    query = torch.stack([torch.full((seq,), 1.0), torch.arange(seq) % 4.0], -1)
-    key = torch.stack([torch.full((seq,), magnitude), torch.arange(seq) % 8.0], -1)
+    query = torch.stack([torch.full((seq,), magnitude), torch.arange(seq) % 4.0], -1)
+    key = torch.stack([torch.full((seq,), 1.0), torch.arange(seq) % 8.0], -1)
     query, key = (t.view(1, 1, seq, 2).to(dtype) for t in (query, key))
     value, grad = (torch.randn(1, 1, seq, 8).to(dtype) for _ in range(2))
     check(query, key, value, grad, scale=1.0)

@@ -83,11 +83,28 @@ def test_reference_gives_an_empty_row_zero_and_minus_infinity():
         torch.testing.assert_close(a, b)
 
 
-def test_tolerance_is_twice_the_plain_error_plus_the_floor():
+def test_allowed_error_is_twice_the_plain_error_plus_the_floor():
     want = torch.tensor([1.0, 2.0], dtype=torch.float64)
     plain = torch.tensor([1.25, 2.0])
-    assert reference.tolerance("output", want, plain, torch.float32) == pytest.approx(0.5, abs=2e-5)
-    assert reference.tolerance("output", want, want, torch.float64) < 1e-11
+    allowed = reference.allowed_error
+    assert allowed("output", want, plain, torch.float32) == pytest.approx(0.5, abs=2e-5)
+    assert allowed("output", want, want, torch.float64) < 2e-12
+    assert allowed("output", want, want, torch.bfloat16) < 2**-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_small_faults_are_not_within_the_tolerance(dtype):
+    x = make(Shape(1, 2, 1, 40, 50, 32, 32), dtype)
+    right = reference.run(*x)
+    cast = [t.to(dtype) for t in right]
+    cast[1] = right.logsumexp.to(x.grad_logsumexp.dtype)
+    reference.assert_close_to_reference(reference.Result(*cast), *x)
+    factor = 1.03 if dtype == torch.bfloat16 else 1.0001 if dtype == torch.float32 else 1 + 1e-10
+    for index in range(5):
+        wrong = list(cast)
+        wrong[index] = wrong[index] * factor
+        with pytest.raises(AssertionError):
+            reference.assert_close_to_reference(reference.Result(*wrong), *x)
 
 
 def test_comparison_rejects_wrong_values_shapes_and_nan():
