@@ -33,11 +33,12 @@ FUSED_ATTENTION_INLINE void score_tile(const core::Problem& problem, const Panel
       groups, dim, keys_by_key + static_cast<std::int64_t>(span.begin) * dim,
       static_cast<std::int64_t>(M) * dim, queries, scores + span.begin * C::kRows);
   C::Score::template forward<C>(scores, span, rows);
-  if (span.begin < span.full_begin || span.full_end < span.end) {
-    hide_by_band<C>(problem.band, rows, tile_first, span, scores);
-  }
   if (problem.mask.data != nullptr) {
     apply_dense_mask<C>(problem.mask, rows, tile_first, span, mask_buffer, scores);
+  }
+  // After the mask, which keeps every sum finite: what is hidden by the band stays -inf.
+  if (span.begin < span.full_begin || span.full_end < span.end) {
+    hide_by_band<C>(problem.band, rows, tile_first, span, scores);
   }
 }
 
