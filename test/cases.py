@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import fused_attention  # noqa: F401  registers the operators
 import torch
-from reference import Result, assert_close_to_reference
 from torch import Tensor
+
+import fused_attention  # noqa: F401  registers the operators
+from reference import Result, assert_close_to_reference
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 GROUPS = {"mha": (4, 4), "gqa": (6, 2), "mqa": (3, 1)}
@@ -77,8 +78,8 @@ def check(query, key, value, grad_output=None, grad_logsumexp=None, **options) -
     return actual
 
 
-# Every length, head dim and head group of the contract at least twice, mixed so that a full product is
-# not needed: one row is one call.
+# Every length, head dim and head group of the contract, mixed so that a full product is not needed:
+# one row is one call.
 SHAPES = (
     Shape(1, 1, 1, 1, 1, 1, 1),
     Shape(2, 3, 1, 1, 33, 7, 7),

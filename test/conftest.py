@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-import fused_attention
 import hypothesis
 import pytest
-import seeding
 import torch
+
+import fused_attention
+import seeding
 
 hypothesis.settings.register_profile(
     "default",
@@ -50,7 +51,9 @@ def pytest_report_header(config):
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--deterministic"):
         return
-    left_out = [i for i in items if i.get_closest_marker("slow") or i.get_closest_marker("own_mode")]
+    left_out = [
+        i for i in items if i.get_closest_marker("slow") or i.get_closest_marker("own_mode")
+    ]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 

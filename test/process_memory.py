@@ -1,4 +1,4 @@
-"""Resident memory of this process, as the kernel counts it: scratch outside torch's allocator too."""
+"""Resident memory of this process, by the kernel's count: scratch outside torch's allocator too."""
 
 from __future__ import annotations
 

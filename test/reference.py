@@ -1,7 +1,7 @@
 """The oracle: attention as one materialised formula, and the tolerance derived from it.
 
-`attention` computes in whatever dtype it is told to (float64 unless said otherwise), so the same lines
-are the truth (float64) and the plain same-dtype computation that sets the tolerance.
+`attention` computes in whatever dtype it is told to (float64 unless said otherwise), so the same
+lines are the truth (float64) and the plain same-dtype computation that sets the tolerance.
 """
 
 from __future__ import annotations
@@ -138,12 +138,14 @@ def attention(
 
 
 def _masked_scores(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
-    """q k^T where visible, 0 elsewhere; what is hidden touches neither the value nor the gradient."""
+    """q k^T where visible, 0 elsewhere; the hidden touches neither value nor gradient."""
     if q.detach().isfinite().all() and k.detach().isfinite().all():
         return torch.where(visible, q @ k.transpose(-1, -2), 0.0)
     # 0 * NaN is NaN, in the gradient too: both factors are replaced before they meet.
     shown = visible.unsqueeze(-1)
-    return (torch.where(shown, q.unsqueeze(-2), 0.0) * torch.where(shown, k.unsqueeze(-3), 0.0)).sum(-1)
+    return (
+        torch.where(shown, q.unsqueeze(-2), 0.0) * torch.where(shown, k.unsqueeze(-3), 0.0)
+    ).sum(-1)
 
 
 def _masked_sum(weights: Tensor, v: Tensor, visible: Tensor) -> Tensor:
@@ -174,8 +176,14 @@ def run(
     # A row that sees nothing gets nothing from its gradients, NaN included.
     empty = logsumexp.detach() == -math.inf
     seeds = []
+    stored_dtype = options.get("stored_dtype")
     if grad_output is not None:
-        seeds.append((output, torch.where(empty.unsqueeze(-1), 0.0, grad_output.to(compute_dtype))))
+        grad_output = torch.where(empty.unsqueeze(-1), 0.0, grad_output.to(compute_dtype))
+        seeds.append((output, grad_output))
+    if grad_output is not None and stored_dtype is not None:
+        # dS = P (dP - rowsum(dO O) + dLSE) reads O as stored: its rounding is an error of dLSE.
+        rounding = output.detach().to(stored_dtype).to(compute_dtype) - output.detach()
+        seeds.append((logsumexp, -(grad_output * rounding).sum(-1)))
     if grad_logsumexp is not None:
         seeds.append((logsumexp, torch.where(empty, 0.0, grad_logsumexp.to(compute_dtype))))
     outputs, grad_outputs = zip(*seeds, strict=True)
@@ -187,9 +195,9 @@ def run(
 def plain(query: Tensor, key: Tensor, value: Tensor, *grads: Tensor | None, **options) -> Result:
     """The plain computation in the tensors' own precision: what eager code of that dtype achieves.
 
-    float32 computes throughout in float32, and so does float64: see `allowed_error`. In bfloat16 and
-    float16 scores, softmax and sums are float32 (the strictest eager form), the stored (Sq, Sk)
-    tensors and every result are rounded to the dtype.
+    float32 computes throughout in float32, and so does float64: see `allowed_error`. In bfloat16
+    and float16 scores, softmax and sums are float32; weights and the gradients of weights and
+    scores are rounded to the dtype, as is every result, the output that backward reads included.
     """
     dtype = query.dtype
     low = dtype in LOW_PRECISION
@@ -255,7 +263,7 @@ def assert_close_to_reference(
     grad_logsumexp: Tensor | None = None,
     **options,
 ) -> Result:
-    """Compares every field of `actual` that is not None with the float64 formula; returns the latter."""
+    """Compares what `actual` holds with the float64 formula; returns the latter."""
     inputs = (query, key, value, grad_output, grad_logsumexp)
     expected = run(*inputs, **options)
     standard = plain(*inputs, **options)
@@ -279,7 +287,9 @@ def assert_close(name: str, got: Tensor, want: Tensor, atol: float) -> None:
     odd = torch.where(finite, got.isfinite(), torch.eq(got, want) | (got.isnan() & want.isnan()))
     if not odd.all():
         where = tuple((~odd).nonzero()[0].tolist())
-        raise AssertionError(f"{name}{list(where)}: got {got[where].item()}, want {want[where].item()}")
+        raise AssertionError(
+            f"{name}{list(where)}: got {got[where].item()}, want {want[where].item()}"
+        )
     difference = torch.where(finite, (got - want).abs(), 0.0)
     if difference.numel() and difference.max().item() > atol:
         where = tuple((difference == difference.max()).nonzero()[0].tolist())

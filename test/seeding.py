@@ -20,7 +20,7 @@ def session_seed() -> int:
 
 
 def seed_test(name: str) -> None:
-    """Seeds torch from the session seed and the test's name, so that one test can be rerun alone."""
+    """Seeds torch from the session seed and the test's name: a test can be rerun alone."""
     seed = zlib.crc32(f"{session_seed()}:{name}".encode())
     torch.manual_seed(seed)
     random.seed(seed)

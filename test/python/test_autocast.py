@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from cases import Shape, make
 from reference import Result, assert_close_to_reference
 
@@ -69,7 +70,7 @@ def test_backward_inside_autocast_equals_backward_outside():
             loss.backward()
         return [t.grad for t in inputs]
 
-    assert all(torch.equal(a, b) for a, b in zip(gradients(True), gradients(False)))
+    assert all(torch.equal(a, b) for a, b in zip(gradients(True), gradients(False), strict=True))
 
 
 def test_compiled_autocast_region_runs_in_the_autocast_dtype():

@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+from test_forward import BANDS, band_id
+
 from cases import DTYPES, SHAPES, Shape, check, dtype_id, make, run_fused
 from reference import Result, assert_close_to_reference
-from test_forward import BANDS, band_id
 
 ops = torch.ops.fused_attention
 
@@ -61,16 +62,16 @@ def test_backward_operator_computes_only_what_the_mask_asks_for(isa, nan_filled,
     )
     assert len(grads) == 6
     assert all(g.numel() == 0 for g in grads[3:])
-    for wanted, grad in zip(need, grads):
+    for wanted, grad in zip(need, grads, strict=True):
         assert wanted or grad.numel() == 0
-    asked = [g if wanted else None for wanted, g in zip(need, grads)]
+    asked = [g if wanted else None for wanted, g in zip(need, grads, strict=True)]
     assert_close_to_reference(Result(output, logsumexp, *asked), *x, is_causal=True)
 
 
 @pytest.mark.parametrize("fill", [-1e30, torch.finfo(torch.float32).min, -1e9, 1e30])
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 def test_rows_with_the_same_huge_bias_everywhere_keep_their_gradients(isa, dtype, fill):
-    # The bias swallows the scores: all weights are 1 / n. P rebuilt from the LSE would be 1 instead.
+    # The bias swallows the scores: all weights are 1 / n. exp(score - LSE) would be 1 instead.
     seq_k = 70
     x = make(Shape(1, 2, 1, 20, seq_k, 16, 16), dtype)
     mask = torch.zeros(20, seq_k)

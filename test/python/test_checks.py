@@ -5,8 +5,9 @@ import re
 
 import pytest
 import torch
-from cases import Shape, make
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cases import Shape, make
 
 ops = torch.ops.fused_attention
 SHAPE = Shape(2, 4, 2, 3, 5, 8, 8)
@@ -20,29 +21,80 @@ def t(*shape, dtype=torch.float32):
 Q, K, V = t(2, 4, 3, 8), t(2, 2, 5, 8), t(2, 2, 5, 8)
 SHAPE_RULES = {
     "heads not a multiple": ((t(2, 3, 3, 8), K, V), {}, r"multiple.*Hq = 3 and Hkv = 2"),
-    "more key heads than query heads": ((t(2, 2, 3, 8), t(2, 4, 5, 8), t(2, 4, 5, 8)), {}, r"multiple.*Hq = 2 and Hkv = 4"),
-    "no key heads": ((t(2, 5, 3, 8), t(2, 0, 5, 8), t(2, 0, 5, 8)), {}, r"multiple.*Hq = 5 and Hkv = 0"),
-    "value heads differ from key heads": ((Q, K, t(2, 1, 5, 8)), {}, r"number of heads.*value of shape \[2, 1, 5, 8\]"),
-    "head dims of query and key differ": ((Q, t(2, 2, 5, 7), V), {}, r"head dim.*key of shape \[2, 2, 5, 7\] \(dtype Float\)"),
-    "head dim zero": ((t(2, 4, 3, 0), t(2, 2, 5, 0), V), {}, r"head dim D of at least 1.*query of shape \[2, 4, 3, 0\]"),
-    "value head dim zero": ((Q, K, t(2, 2, 5, 0)), {}, r"head dim Dv of at least 1.*value of shape \[2, 2, 5, 0\]"),
-    "lengths of key and value differ": ((Q, K, t(2, 2, 6, 8)), {}, r"length.*value of shape \[2, 2, 6, 8\]"),
-    "batch of key": ((Q, t(3, 2, 5, 8), V), {}, r"key to have the batch size of query.*key of shape \[3, 2, 5, 8\]"),
+    "more key heads than query heads": (
+        (t(2, 2, 3, 8), t(2, 4, 5, 8), t(2, 4, 5, 8)),
+        {},
+        r"multiple.*Hq = 2 and Hkv = 4",
+    ),
+    "no key heads": (
+        (t(2, 5, 3, 8), t(2, 0, 5, 8), t(2, 0, 5, 8)),
+        {},
+        r"multiple.*Hq = 5 and Hkv = 0",
+    ),
+    "value heads differ from key heads": (
+        (Q, K, t(2, 1, 5, 8)),
+        {},
+        r"number of heads.*value of shape \[2, 1, 5, 8\]",
+    ),
+    "head dims of query and key differ": (
+        (Q, t(2, 2, 5, 7), V),
+        {},
+        r"head dim.*key of shape \[2, 2, 5, 7\] \(dtype Float\)",
+    ),
+    "head dim zero": (
+        (t(2, 4, 3, 0), t(2, 2, 5, 0), V),
+        {},
+        r"head dim D of at least 1.*query of shape \[2, 4, 3, 0\]",
+    ),
+    "value head dim zero": (
+        (Q, K, t(2, 2, 5, 0)),
+        {},
+        r"head dim Dv of at least 1.*value of shape \[2, 2, 5, 0\]",
+    ),
+    "lengths of key and value differ": (
+        (Q, K, t(2, 2, 6, 8)),
+        {},
+        r"length.*value of shape \[2, 2, 6, 8\]",
+    ),
+    "batch of key": (
+        (Q, t(3, 2, 5, 8), V),
+        {},
+        r"key to have the batch size of query.*key of shape \[3, 2, 5, 8\]",
+    ),
     "batch of value": ((Q, K, t(3, 2, 5, 8)), {}, r"value to have the batch size of query"),
     "query of batch one": ((t(1, 4, 3, 8), K, V), {}, r"batch size of query"),
-    "dtypes differ": ((Q, K.half(), V.half()), {}, r"same dtype.*query.dtype: .*[Ff]loat.*key.dtype: .*[Hh]alf.*value.dtype: .*[Hh]alf"),
-    "integers": ((Q.int(), K.int(), V.int()), {}, r"float32, float64, bfloat16 or float16.*query of shape .*dtype Int"),
+    "dtypes differ": (
+        (Q, K.half(), V.half()),
+        {},
+        r"same dtype.*query.dtype: .*[Ff]loat.*key.dtype: .*[Hh]alf.*value.dtype: .*[Hh]alf",
+    ),
+    "integers": (
+        (Q.int(), K.int(), V.int()),
+        {},
+        r"float32, float64, bfloat16 or float16.*query of shape .*dtype Int",
+    ),
     "complex": ((Q.cfloat(), K.cfloat(), V.cfloat()), {}, r"float32, float64, bfloat16 or float16"),
-    "mask that does not broadcast": ((Q, K, V, t(3, 4)), {}, r"attn_mask to broadcast to \(B, Hq, Sq, Sk\).*attn_mask of shape \[3, 4\]"),
+    "mask that does not broadcast": (
+        (Q, K, V, t(3, 4)),
+        {},
+        r"attn_mask to broadcast to \(B, Hq, Sq, Sk\).*attn_mask of shape \[3, 4\]",
+    ),
     "mask of batch, Sq, Sk": ((Q, K, V, t(2, 3, 5)), {}, r"attn_mask.*\[2, 3, 5\].*unsqueeze\(1\)"),
     "mask of 5 dims": ((Q, K, V, t(1, 1, 1, 3, 5)), {}, r"attn_mask.*\[1, 1, 1, 3, 5\]"),
     "mask wider than the keys": ((Q, K, V, t(6)), {}, r"attn_mask.*\[6\]"),
     "mask of more heads": ((Q, K, V, t(2, 8, 3, 5)), {}, r"attn_mask.*\[2, 8, 3, 5\]"),
-    "mask of integers": ((Q, K, V, t(3, 5, dtype=torch.int64)), {}, r"attn_mask to be bool, .*dtype Long"),
+    "mask of integers": (
+        (Q, K, V, t(3, 5, dtype=torch.int64)),
+        {},
+        r"attn_mask to be bool, .*dtype Long",
+    ),
 }
 OPTION_RULES = {
     "window below -1": ({"window_size": [-2, 0]}, r"window_size to be at least -1.*\(-2, 0\)"),
-    "right window below -1": ({"window_size": [0, -5]}, r"window_size to be at least -1.*\(0, -5\)"),
+    "right window below -1": (
+        {"window_size": [0, -5]},
+        r"window_size to be at least -1.*\(0, -5\)",
+    ),
     "scale of infinity": ({"scale": math.inf}, r"scale to be finite.*inf"),
     "scale of NaN": ({"scale": math.nan}, r"scale to be finite.*nan"),
     "negative dropout": ({"dropout_p": -0.1}, r"dropout_p to be between 0 and 1.*-0\.1"),
@@ -78,7 +130,7 @@ def test_broken_rule_gives_its_message_on_every_route(rule, name):
     args, options, pattern = RULES[rule]
     call = getattr(ops, name)
     text = message(call, *args, **options)
-    assert text.startswith(PREFIX) and re.search(f"{pattern}", text), text
+    assert re.search(f"^{PREFIX}.*{pattern}", text), text
     assert ", but got " in text
     assert message(call, *on_meta(args), **options) == text
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -91,7 +143,7 @@ def test_broken_rule_gives_its_message_where_gradients_are_recorded(rule):
     args, options, pattern = RULES[rule]
     inputs = [a.clone().requires_grad_(a.is_floating_point()) for a in args[:3]] + list(args[3:])
     text = message(ops.attention, *inputs, **options)
-    assert text.startswith(PREFIX) and re.search(pattern, text), text
+    assert re.search(f"^{PREFIX}.*{pattern}", text), text
 
 
 def backward_arguments(device="cpu"):
@@ -111,9 +163,7 @@ def backward_arguments(device="cpu"):
         "is_causal": False,
         "grad_input_mask": [True] * 3 + [False] * 3,
     }
-    return {
-        k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()
-    }
+    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
 
 
 BACKWARD_RULES = {
@@ -145,7 +195,7 @@ def test_backward_operator_checks_what_forward_checks(rule, device):
     arguments = backward_arguments(device)
     arguments.update(query=query.to(device), key=key.to(device), value=value.to(device), **options)
     text = message(ops.attention_backward, **arguments)
-    assert text.startswith(PREFIX) and re.search(pattern, text), text
+    assert re.search(f"^{PREFIX}.*{pattern}", text), text
 
 
 @pytest.mark.parametrize("position", [3, 4, 5])
@@ -163,7 +213,9 @@ def test_argument_of_a_later_version_is_refused_not_ignored(name):
     for device in ("cpu", "meta"):
         inputs = on_meta((Q, K, V)) if device == "meta" else (Q, K, V)
         if named in accepted:
-            assert re.search(f"{named} .*not supported yet", message(ops.attention, *inputs, **options))
+            assert re.search(
+                f"{named} .*not supported yet", message(ops.attention, *inputs, **options)
+            )
         else:
             with pytest.raises((RuntimeError, TypeError), match=named):
                 ops.attention(*inputs, **options)
@@ -173,7 +225,8 @@ def test_devices_that_differ_are_named():
     text = message(ops.attention, Q, K.to("meta"), V)
     assert re.search("same device.*query.device: cpu key.device: meta", text), text
     text = message(ops.attention, Q, K, V, torch.ones(3, 5, device="meta"))
-    assert "attn_mask" in text and "device" in text
+    assert "attn_mask" in text
+    assert "device" in text
 
 
 def test_sparse_and_nested_tensors_are_refused():
@@ -186,7 +239,7 @@ def test_sparse_and_nested_tensors_are_refused():
 def test_first_six_positional_arguments_are_those_of_torch():
     theirs = torch.ops.aten.scaled_dot_product_attention.default._schema.arguments
     mine = ops.attention.default._schema.arguments
-    for a, b in zip(theirs[:6], mine):
+    for a, b in zip(theirs[:6], mine, strict=True):
         assert (a.name, str(a.type), a.default_value) == (b.name, str(b.type), b.default_value)
     keywords = {a.name for a in mine if a.kwarg_only}
     assert {"scale", "enable_gqa", "diagonal_offset", "window_size"} <= keywords
@@ -196,5 +249,5 @@ def test_failed_call_leaves_its_inputs_untouched_and_the_next_call_works():
     x = make(SHAPE)
     copies = [a.clone() for a in x.qkv]
     message(ops.attention, *x.qkv, window_size=[-3, 0])
-    assert all(torch.equal(a, b) for a, b in zip(x.qkv, copies))
+    assert all(torch.equal(a, b) for a, b in zip(x.qkv, copies, strict=True))
     assert ops.attention(*x.qkv).isfinite().all()

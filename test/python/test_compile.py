@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from cases import Shape, make, run_fused
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim, export
+
+from cases import Shape, make, run_fused
 
 ops = torch.ops.fused_attention
 pytestmark = pytest.mark.slow
@@ -39,7 +40,9 @@ def outcome(call, inputs):
 
 
 def assert_same(compiled, eager, inputs):
-    torch.testing.assert_close(outcome(compiled, inputs), outcome(eager, inputs), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        outcome(compiled, inputs), outcome(eager, inputs), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_compiled_forward_and_backward_equal_eager():
@@ -101,9 +104,11 @@ def test_compiled_autograd_of_an_eager_forward_equals_eager():
     want = run_fused(*x)
     inputs = [t.clone().requires_grad_() for t in x.qkv]
     out, logsumexp = ops.attention_with_lse(*inputs)
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+    with torch._dynamo.compiled_autograd._enable(
+        torch.compile(backend="aot_eager", fullgraph=True)
+    ):
         torch.autograd.backward((out, logsumexp), (x.grad_output, x.grad_logsumexp))
-    for t, grad in zip(inputs, want[2:]):
+    for t, grad in zip(inputs, want[2:], strict=True):
         torch.testing.assert_close(t.grad, grad)
 
 

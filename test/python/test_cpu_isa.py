@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 
-import fused_attention
 import pytest
+
+import fused_attention
 from cases import Shape, make, run_fused
 
 ORDER = ["generic", "avx2", "avx512"]
@@ -13,7 +14,9 @@ ORDER = ["generic", "avx2", "avx512"]
 
 def child(code, **environment):
     clean = {
-        k: v for k, v in os.environ.items() if k not in ("FUSED_ATTENTION_ISA", "ATEN_CPU_CAPABILITY")
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("FUSED_ATTENTION_ISA", "ATEN_CPU_CAPABILITY")
     }
     return subprocess.run(
         [sys.executable, "-c", f"import fused_attention\n{code}"],
@@ -29,7 +32,8 @@ SHOW = "print(fused_attention.cpu.active_isa())"
 
 def test_names_go_from_slowest_to_fastest_and_start_with_generic():
     names = fused_attention.cpu.isas()
-    assert names[0] == "generic" and names == [n for n in ORDER if n in names]
+    assert names[0] == "generic"
+    assert names == [n for n in ORDER if n in names]
 
 
 def test_every_isa_of_the_machine_is_offered():
@@ -61,14 +65,17 @@ def test_fastest_isa_is_the_default():
 @pytest.mark.parametrize("name", fused_attention.cpu.isas())
 def test_environment_forces_an_isa(name):
     assert child(SHOW, FUSED_ATTENTION_ISA=name).stdout.strip() == name
-    assert child(SHOW, FUSED_ATTENTION_ISA=name, ATEN_CPU_CAPABILITY="default").stdout.strip() == name
+    assert (
+        child(SHOW, FUSED_ATTENTION_ISA=name, ATEN_CPU_CAPABILITY="default").stdout.strip() == name
+    )
 
 
 def test_environment_that_names_no_isa_is_an_error_on_first_use():
     code = "import torch\nq = torch.ones(1, 1, 1, 1)\nfused_attention.attention(q, q, q)"
     result = child(code, FUSED_ATTENTION_ISA="pentium")
     assert result.returncode == 1, result  # an exception, not a signal
-    assert "pentium" in result.stderr and "generic" in result.stderr
+    assert "pentium" in result.stderr
+    assert "generic" in result.stderr
 
 
 @pytest.mark.parametrize("limit", ["default", "avx2", "avx512"])

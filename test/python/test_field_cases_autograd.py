@@ -2,13 +2,14 @@
 
 import gc
 
-import fused_attention
 import pytest
 import torch
-from cases import Shape, check, dtype_id, make, run_fused
-from process_memory import resident
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+
+import fused_attention
+from cases import Shape, check, dtype_id, make, run_fused
+from process_memory import resident
 
 ops = torch.ops.fused_attention
 
@@ -41,7 +42,7 @@ def test_f21_every_route_is_connected_to_autograd(route, inside_mode):
     assert out.requires_grad
     grads = torch.autograd.grad(out, inputs, x.grad_output)
     want = check(*x.qkv, x.grad_output)
-    assert all(torch.equal(a, b) for a, b in zip(grads, want[2:]))
+    assert all(torch.equal(a, b) for a, b in zip(grads, want[2:], strict=True))
     with torch.no_grad():
         assert not ROUTES[route](*inputs).requires_grad
     with torch.inference_mode():
@@ -151,5 +152,8 @@ def test_f26_many_small_weights_are_summed_without_loss(isa, dtype):
     x = make(Shape(1, 1, 1, 2, 8192, 64, 64), dtype)
     result = check(torch.zeros_like(x.query), x.key, x.value + 1, x.grad_output)
     torch.testing.assert_close(
-        result.output.float(), (x.value + 1).float().mean(2, keepdim=True).expand(1, 1, 2, 64), atol=0, rtol=2**-7
+        result.output.float(),
+        (x.value + 1).float().mean(2, keepdim=True).expand(1, 1, 2, 64),
+        atol=0,
+        rtol=2**-7,
     )

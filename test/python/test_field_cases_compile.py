@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from cases import DTYPES, Shape, check, dtype_id, make, run_fused
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
 from torch.library import opcheck
+
+from cases import DTYPES, Shape, check, dtype_id, make, run_fused
 
 ops = torch.ops.fused_attention
 
@@ -76,7 +77,9 @@ def test_f34_growing_lengths_compile_at_most_two_graphs():
         torch._dynamo.reset()
         counter = CompileCounterWithBackend("aot_eager")
         call = torch.compile(
-            lambda *a: ops.attention(*a, is_causal=True, diagonal_offset=a[1].size(2) - a[0].size(2)),
+            lambda *a: ops.attention(
+                *a, is_causal=True, diagonal_offset=a[1].size(2) - a[0].size(2)
+            ),
             dynamic=True,
             fullgraph=True,
             backend=counter,
@@ -117,4 +120,4 @@ def test_f36_results_are_right_and_equal_for_any_split_over_threads(isa, seq, dt
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, results[0]))
+        assert all(torch.equal(a, b) for a, b in zip(other, results[0], strict=True))

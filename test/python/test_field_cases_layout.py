@@ -4,6 +4,7 @@ import mmap
 
 import pytest
 import torch
+
 from cases import DTYPES, Shape, check, dtype_id, make, run_fused
 
 ops = torch.ops.fused_attention
@@ -13,7 +14,7 @@ MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.12 on
 def test_f10_decode_step_with_the_causal_flag_sees_the_whole_cache(isa):
     x = make(Shape(2, 4, 4, 1, 9, 16, 16))
     got = check(*x, is_causal=True, diagonal_offset=8)
-    assert all(torch.equal(a, b) for a, b in zip(got, run_fused(*x)))
+    assert all(torch.equal(a, b) for a, b in zip(got, run_fused(*x), strict=True))
     top_left = run_fused(*x.qkv, is_causal=True)
     assert torch.equal(top_left.output, x.value[:, :, :1])
 
@@ -42,7 +43,8 @@ def test_f10_full_sequence_agrees_with_decoding_token_by_token(isa):
 def test_f11_more_queries_than_keys_gives_empty_first_rows(isa, dtype):
     x = make(Shape(1, 2, 2, 8, 5, 16, 16), dtype)
     result = check(*x, is_causal=True, diagonal_offset=-3)
-    assert (result.output[:, :, :3] == 0).all() and (result.grad_query[:, :, :3] == 0).all()
+    assert (result.output[:, :, :3] == 0).all()
+    assert (result.grad_query[:, :, :3] == 0).all()
     assert (result.logsumexp[:, :, :3] == -torch.inf).all()
 
 
@@ -50,7 +52,9 @@ def test_f11_more_queries_than_keys_gives_empty_first_rows(isa, dtype):
 def test_f11_many_queries_on_one_key_have_finite_gradients(isa, length):
     x = make(Shape(1, 1, 1, length, 1, 32, 32))
     inputs = [t * 3 for t in x.qkv]
-    result = check(*inputs, torch.ones_like(x.grad_output), is_causal=True, diagonal_offset=1 - length)
+    result = check(
+        *inputs, torch.ones_like(x.grad_output), is_causal=True, diagonal_offset=1 - length
+    )
     assert all(t.isfinite().all() for t in result[2:])
     assert (result.logsumexp[..., :-1] == -torch.inf).all()
 
@@ -74,7 +78,7 @@ def test_f13_innermost_dimension_may_have_any_stride(isa, dtype, which):
     wide = make(Shape(2, 3, 3, 11, 11, 32, 32), dtype)
     for layout in ("transposed", "every other"):
         inputs = []
-        for name, t, w in zip(("query", "key", "value"), x.qkv, wide.qkv):
+        for name, t, w in zip(("query", "key", "value"), x.qkv, wide.qkv, strict=True):
             if which not in (name, "all"):
                 inputs.append(t)
             elif layout == "transposed":
@@ -95,13 +99,13 @@ def test_f14_output_follows_the_layout_of_the_query(dtype):
     grads = torch.autograd.grad(
         ops.attention(*(t.requires_grad_() for t in inputs)), inputs, x.grad_output
     )
-    assert all(g.stride() == t.stride() for g, t in zip(grads, inputs))
+    assert all(g.stride() == t.stride() for g, t in zip(grads, inputs, strict=True))
     fake = ops.attention(*(torch.empty_strided(t.shape, t.stride(), device="meta") for t in inputs))
     assert fake.stride() == out.stride()
 
 
 def far_apart(t):
-    """`t` with 2^30 elements between its batch entries, in memory of which only these pages exist."""
+    """`t` with 2^30 elements between its batch entries; only the touched pages exist."""
     stride = 2**30
     span = ((t.size(0) - 1) * stride + t[0].numel()) * t.element_size()
     try:
@@ -125,8 +129,12 @@ def test_f16_element_offsets_beyond_two_to_the_31_equal_contiguous_clones(isa, w
     else:
         operands[which] = far_apart(operands[which])
     # The gradient of a tensor is dense, whatever the tensor's own strides are.
-    inputs = [t.detach().requires_grad_() for t in (operands["query"], operands["key"], operands["value"])]
+    inputs = [
+        t.detach().requires_grad_() for t in (operands["query"], operands["key"], operands["value"])
+    ]
     out, logsumexp = ops.attention_with_lse(*inputs, attn_mask=mask)
-    grads = torch.autograd.grad((out, logsumexp), inputs, (operands["grad_output"], x.grad_logsumexp))
-    for a, b in zip((out, logsumexp, *grads), want):
+    grads = torch.autograd.grad(
+        (out, logsumexp), inputs, (operands["grad_output"], x.grad_logsumexp)
+    )
+    for a, b in zip((out, logsumexp, *grads), want, strict=True):
         assert torch.equal(a, b)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from cases import DTYPES, Inputs, Shape, check, dtype_id, make, run_fused
 
 ops = torch.ops.fused_attention
@@ -25,12 +26,19 @@ def test_f01_bool_mask_with_all_false_rows_gives_zero(isa, heads, empty, dtype, 
     result = check(*x, attn_mask=form(keep))
     assert (result.output[:, :, empty] == 0).all()
     assert (result.logsumexp[:, :, empty] == -INF).all()
-    one = check(*Inputs(*(t[:, :, 5:] if t.size(2) == 6 and n != 1 and n != 2 else t for n, t in enumerate(x))), attn_mask=form(keep[:, :, 5:]))
+    one = check(
+        *Inputs(
+            *(t[:, :, 5:] if t.size(2) == 6 and n != 1 and n != 2 else t for n, t in enumerate(x))
+        ),
+        attn_mask=form(keep[:, :, 5:]),
+    )
     assert (one.output == 0).all()
 
 
 @pytest.mark.parametrize("gradient_on_empty_rows", [False, True])
-def test_f02_one_fully_masked_row_leaves_every_gradient_finite_and_right(isa, gradient_on_empty_rows):
+def test_f02_one_fully_masked_row_leaves_every_gradient_finite_and_right(
+    isa, gradient_on_empty_rows
+):
     keep = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
     for i in range(6):
         keep[:, :, i, max(i - 1, 0) : i + 1] = True
@@ -71,9 +79,10 @@ def test_f03_nan_in_a_masked_key_or_value_moves_nothing(isa, shape, where, spoil
             leaves = [t.requires_grad_() for t in (q, k, v)]
             out, logsumexp = ops.attention_with_lse(*leaves, attn_mask=mask)
             grads = torch.autograd.grad(out, leaves, grad)
-            assert (grads[1][..., 1, :] == 0).all() and (grads[2][..., 1, :] == 0).all()
+            assert (grads[1][..., 1, :] == 0).all()
+            assert (grads[2][..., 1, :] == 0).all()
             results.append((out, logsumexp, *grads))
-        assert all(torch.equal(a, b) for a, b in zip(*results))
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_f03_nan_beyond_the_diagonal_and_in_the_last_partial_tile_moves_nothing(isa):
@@ -83,7 +92,7 @@ def test_f03_nan_beyond_the_diagonal_and_in_the_last_partial_tile_moves_nothing(
     key, value = x.key.clone(), x.value.clone()
     key[:, :, 60:], value[:, :, 60:] = NAN, INF
     got = run_fused(x.query, key, value, *x[3:], is_causal=True, attn_mask=keep)
-    assert all(torch.equal(a, b) for a, b in zip(got, clean))
+    assert all(torch.equal(a, b) for a, b in zip(got, clean, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
@@ -92,7 +101,8 @@ def test_f04_visible_nan_makes_a_nan_row_and_no_zero(isa, dtype):
     clean = run_fused(*x.qkv)
 
     everywhere = run_fused(torch.full_like(x.query, NAN), x.key, x.value)
-    assert everywhere.output.isnan().all() and everywhere.logsumexp.isnan().all()
+    assert everywhere.output.isnan().all()
+    assert everywhere.logsumexp.isnan().all()
 
     query = x.query.clone()
     query[0, 0, 3] = NAN
@@ -112,7 +122,8 @@ def test_f04_visible_nan_makes_a_nan_row_and_no_zero(isa, dtype):
     query, key = x.query.clone().abs(), x.key.clone()
     key[0, 0, 5] = INF
     infinite = run_fused(query, key, x.value)
-    assert infinite.output[0, 0].isnan().all() and infinite.output[1].isfinite().all()
+    assert infinite.output[0, 0].isnan().all()
+    assert infinite.output[1].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
@@ -121,7 +132,8 @@ def test_f05_huge_equal_logits_keep_gradients_finite(isa, dtype):
     grad = torch.randn(1, 2, 50, 64).to(dtype)
     result = check(filled, filled, filled, grad)
     assert all(t.isfinite().all() for t in result)
-    assert result.grad_query.abs().max() < 1.0 and result.grad_key.abs().max() < 1.0
+    assert result.grad_query.abs().max() < 1.0
+    assert result.grad_key.abs().max() < 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=dtype_id)
@@ -148,7 +160,7 @@ def test_f06_slice_of_a_wider_mask_equals_the_contiguous_mask_bit_for_bit(isa, m
         buffer = torch.full((1, 16, 43, 48), True if boolean else NAN, dtype=mask.dtype)
         view = buffer[..., start : start + 43].copy_(mask)
         got = run_fused(*x, attn_mask=view)
-        assert all(torch.equal(a, b) for a, b in zip(got, want))
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 @pytest.mark.slow
@@ -193,6 +205,6 @@ def test_f09_causal_flag_and_explicit_mask_both_apply(isa):
     padding[1, ..., 4:] = False
     got = check(*x, attn_mask=padding, is_causal=True)
     both = padding & torch.ones(6, 6, dtype=torch.bool).tril()
-    for a, b in zip(got, run_fused(*x, attn_mask=both)):
+    for a, b in zip(got, run_fused(*x, attn_mask=both), strict=True):
         torch.testing.assert_close(a, b)
     check(*x, attn_mask=torch.randn(2, 2, 6, 6), is_causal=True)

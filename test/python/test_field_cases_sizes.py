@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from cases import Shape, check, dtype_id, make, run_fused
 from process_memory import peak_above
 from reference import Result, assert_close_to_reference
@@ -25,9 +26,11 @@ def test_f15_empty_sizes_give_empty_or_zero_results(isa, nan_filled, name, dtype
     x = make(shape, dtype)
     result = run_fused(*x, **options)
     assert result.output.shape == (shape.batch, shape.heads_q, shape.seq_q, 8)
-    assert (result.output == 0).all() and (result.logsumexp == -torch.inf).all()
-    for grad, t in zip(result[2:], x.qkv):
-        assert grad.shape == t.shape and (grad == 0).all()
+    assert (result.output == 0).all()
+    assert (result.logsumexp == -torch.inf).all()
+    for grad, t in zip(result[2:], x.qkv, strict=True):
+        assert grad.shape == t.shape
+        assert (grad == 0).all()
     with torch.no_grad():
         assert torch.equal(ops.attention(*x.qkv, **options), result.output)
 
@@ -49,7 +52,10 @@ def test_f17_query_heads_that_are_no_multiple_of_key_heads_name_both_counts(devi
     for call in (ops.attention, ops.attention_forward):
         with pytest.raises(RuntimeError, match=pattern):
             call(q, k, k)
-    lse, rng = torch.empty(1, heads[0], 3, device=device), torch.empty(0, dtype=torch.long, device=device)
+    lse, rng = (
+        torch.empty(1, heads[0], 3, device=device),
+        torch.empty(0, dtype=torch.long, device=device),
+    )
     with pytest.raises(RuntimeError, match=pattern):
         ops.attention_backward(
             q, None, q, k, k, q, lse, rng, None, 0.0, False, [True] * 3 + [False] * 3
@@ -63,7 +69,8 @@ def test_f17_query_heads_that_are_no_multiple_of_key_heads_name_both_counts(devi
 )
 def test_f18_value_head_dim_may_differ_from_query_head_dim(isa, shape):
     result = check(*make(shape), is_causal=True)
-    assert result.output.size(-1) == shape.dim_v and result.grad_value.size(-1) == shape.dim_v
+    assert result.output.size(-1) == shape.dim_v
+    assert result.grad_value.size(-1) == shape.dim_v
 
 
 @pytest.mark.slow

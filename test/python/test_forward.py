@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from cases import DTYPES, GROUPS, SHAPES, Shape, check, dtype_id, make, run_fused
 from reference import INT64_MAX, INT64_MIN
 
@@ -96,7 +97,8 @@ def test_logsumexp_is_natural_contiguous_and_wide(isa, dtype):
     x = make(Shape(2, 3, 3, 6, 9, 8, 8), dtype)
     logsumexp = run_fused(*x.qkv, scale=0.5).logsumexp
     assert logsumexp.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert logsumexp.shape == (2, 3, 6) and logsumexp.is_contiguous()
+    assert logsumexp.shape == (2, 3, 6)
+    assert logsumexp.is_contiguous()
     want = torch.logsumexp(0.5 * x.query.double() @ x.key.double().transpose(-1, -2), -1)
     torch.testing.assert_close(logsumexp.double(), want, atol=1e-5, rtol=1e-6)
 
@@ -151,7 +153,7 @@ def test_isas_agree_to_rounding():
         results.append(run_fused(*x, is_causal=True))
     fused_attention.cpu.set_isa(before)
     for other in results[1:]:
-        for a, b in zip(results[0], other):
+        for a, b in zip(results[0], other, strict=True):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
 
 

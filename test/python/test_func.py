@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from cases import Shape, make
-from reference import visible_keys
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from cases import Shape, make
+from reference import visible_keys
 
 ops = torch.ops.fused_attention
 SMALL = Shape(1, 2, 1, 3, 4, 3, 2)
@@ -47,7 +48,9 @@ def test_grad_equals_the_formula(x, argument):
 
 
 def test_vjp_equals_the_formula(x):
-    for a, b in zip(vjp(fused, *x.qkv)[1](x.grad_output), vjp(expected, *x.qkv)[1](x.grad_output)):
+    for a, b in zip(
+        vjp(fused, *x.qkv)[1](x.grad_output), vjp(expected, *x.qkv)[1](x.grad_output), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 
@@ -91,7 +94,8 @@ def test_jacobian_and_hessian_equal_the_formula(x, transform):
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 0, 0), (2, 1, 3)], ids=str)
 def test_vmap_of_grad_equals_the_formula(x, in_dims):
     inputs = [
-        t if dim is None else torch.stack([t, 2 * t, -t], dim) for t, dim in zip(x.qkv, in_dims)
+        t if dim is None else torch.stack([t, 2 * t, -t], dim)
+        for t, dim in zip(x.qkv, in_dims, strict=True)
     ]
     mine = vmap(grad(loss(fused), (0, 1, 2)), in_dims)
     theirs = vmap(grad(loss(expected), (0, 1, 2)), in_dims)

@@ -1,9 +1,10 @@
 """Random calls rebuilt from the printed seed: shapes, strides, masks, dtypes, options together."""
 
 import torch
-from cases import DTYPES, Shape, check, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from cases import DTYPES, Shape, check, make
 from seeding import seeded
 
 LENGTHS = st.one_of(st.integers(0, 5), st.integers(6, 40), st.sampled_from([63, 64, 65, 100, 129]))
@@ -28,7 +29,7 @@ def shapes(draw):
 
 @st.composite
 def layouts(draw):
-    """(order of the dims in memory, padding after each, offset): what any strided tensor is made of."""
+    """(order of the dims in memory, padding before each): what strided tensors are made of."""
     return draw(st.permutations(range(4))), draw(st.tuples(*[st.integers(0, 2)] * 4))
 
 
@@ -49,7 +50,9 @@ def masks(draw, shape):
     sizes = [draw(st.sampled_from([1, n])) for n in full]
     share = draw(st.sampled_from([0.0, 0.2, 0.9]))
     keep = torch.rand(sizes) < share
-    mask = keep if kind == torch.bool else torch.where(keep, torch.randn(sizes), -torch.inf).to(kind)
+    mask = (
+        keep if kind == torch.bool else torch.where(keep, torch.randn(sizes), -torch.inf).to(kind)
+    )
     mask = laid_out(mask, draw(layouts()))
     ones = next((i for i, n in enumerate(sizes) if n != 1), 4)
     return mask[(0,) * draw(st.integers(0, min(ones, 3)))]

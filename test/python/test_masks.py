@@ -1,9 +1,10 @@
-"""Masks: every broadcast, dtype and stride, together with causal and window, forward and backward."""
+"""Masks: every broadcast, dtype and stride, with causal and window, forward and backward."""
 
 import math
 
 import pytest
 import torch
+
 from cases import DTYPES, Shape, check, dtype_id, make, run_fused
 
 SHAPE = Shape(2, 4, 2, 33, 45, 16, 16)
@@ -35,13 +36,13 @@ def random_mask(shape, dtype, share=0.7):
     return torch.where(torch.rand(shape) < share, mask, -math.inf)
 
 
-@pytest.mark.parametrize("mask_dtype", (torch.bool, *FLOATS), ids=dtype_id)
+@pytest.mark.parametrize("mask_dtype", [torch.bool, *FLOATS], ids=dtype_id)
 @pytest.mark.parametrize("shape", BROADCASTS, ids=str)
 def test_mask_of_any_broadcast_shape_equals_reference(isa, shape, mask_dtype):
     check(*make(SHAPE), attn_mask=random_mask(shape, mask_dtype))
 
 
-@pytest.mark.parametrize("mask_dtype", (torch.bool, *FLOATS), ids=dtype_id)
+@pytest.mark.parametrize("mask_dtype", [torch.bool, *FLOATS], ids=dtype_id)
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 def test_mask_of_any_dtype_meets_query_of_any_dtype(isa, dtype, mask_dtype):
     check(*make(SHAPE, dtype), attn_mask=random_mask((2, 1, 33, 45), mask_dtype))
@@ -51,10 +52,11 @@ def test_mask_of_any_dtype_meets_query_of_any_dtype(isa, dtype, mask_dtype):
 def test_empty_mask_with_no_keys_gives_zeros(shape):
     x = make(Shape(2, 4, 2, 33, 0, 16, 16))
     result = check(*x, attn_mask=torch.ones(shape, dtype=torch.bool))
-    assert (result.output == 0).all() and (result.logsumexp == -math.inf).all()
+    assert (result.output == 0).all()
+    assert (result.logsumexp == -math.inf).all()
 
 
-@pytest.mark.parametrize("mask_dtype", (torch.bool, torch.float32), ids=dtype_id)
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.float32], ids=dtype_id)
 @pytest.mark.parametrize(
     "band",
     [
@@ -75,7 +77,9 @@ def layouts(mask):
 
     def within(*padded, step=1, start=0):
         buffer = torch.full((*mask.shape[:-2], *padded), filler, dtype=mask.dtype)
-        view = buffer[..., start : start + mask.shape[-2], start : start + step * mask.shape[-1] : step]
+        view = buffer[
+            ..., start : start + mask.shape[-2], start : start + step * mask.shape[-1] : step
+        ]
         return view.copy_(mask)
 
     seq_q, seq_k = mask.shape[-2:]
@@ -86,24 +90,24 @@ def layouts(mask):
     yield "heads inside", mask.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("mask_dtype", (torch.bool, *FLOATS), ids=dtype_id)
+@pytest.mark.parametrize("mask_dtype", [torch.bool, *FLOATS], ids=dtype_id)
 def test_mask_layout_does_not_change_a_bit(isa, mask_dtype):
     x = make(SHAPE)
     mask = random_mask((2, 4, 33, 45), mask_dtype)
     want = run_fused(*x, attn_mask=mask)
     for name, view in layouts(mask):
         assert torch.equal(view, mask)
-        for a, b in zip(run_fused(*x, attn_mask=view), want):
+        for a, b in zip(run_fused(*x, attn_mask=view), want, strict=True):
             assert torch.equal(a, b), name
 
 
-@pytest.mark.parametrize("mask_dtype", (torch.bool, *FLOATS), ids=dtype_id)
+@pytest.mark.parametrize("mask_dtype", [torch.bool, *FLOATS], ids=dtype_id)
 def test_expanded_mask_equals_its_dense_copy(isa, mask_dtype):
     x = make(SHAPE)
     for shape in BROADCASTS:
         mask = random_mask(shape, mask_dtype).expand(2, 4, 33, 45)
         want = run_fused(*x, attn_mask=mask.contiguous())
-        for a, b in zip(run_fused(*x, attn_mask=mask), want):
+        for a, b in zip(run_fused(*x, attn_mask=mask), want, strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
@@ -118,7 +122,7 @@ def test_minus_infinity_hides_exactly_as_false_does(isa, mask_dtype):
     as_bool = run_fused(x.query, x.key, value, *x[3:], attn_mask=shown)
     hidden = torch.zeros(33, 45).masked_fill(~shown, -math.inf).to(mask_dtype)
     as_float = run_fused(x.query, x.key, value, *x[3:], attn_mask=hidden)
-    for a, b in zip(as_float, as_bool):
+    for a, b in zip(as_float, as_bool, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
         assert torch.equal(a == 0, b == 0)
     assert (as_bool.output[:, :, [4, 32]] == 0).all()
@@ -136,7 +140,8 @@ def test_finite_numbers_of_a_wider_mask_dtype_stay_finite(isa):
     torch.testing.assert_close(result.output[:, :, 1], mean, atol=1e-5, rtol=1e-5)
     for dtype in (torch.bfloat16, torch.float16):
         result = run_fused(*(t.to(dtype) for t in x[:4]), attn_mask=mask)
-        assert result.logsumexp.isfinite().all() and all(t.isfinite().all() for t in result)
+        assert result.logsumexp.isfinite().all()
+        assert all(t.isfinite().all() for t in result)
 
 
 def test_largest_finite_numbers_in_the_mask_do_not_overflow(isa):
@@ -168,7 +173,7 @@ def test_hidden_keys_and_values_have_no_influence(isa, dtype, hidden):
             value.transpose(1, 2)[dead] = hidden
         for mask in (keep, torch.zeros(keep.shape).masked_fill(~keep, -math.inf)):
             got = run_fused(x.query, key, value, *x[3:], attn_mask=mask)
-            for a, b in zip(got, clean):
+            for a, b in zip(got, clean, strict=True):
                 assert torch.equal(a, b)
             assert (got.grad_key.transpose(1, 2)[dead] == 0).all()
             assert (got.grad_value.transpose(1, 2)[dead] == 0).all()
@@ -193,9 +198,10 @@ def test_keys_beyond_the_band_have_no_influence_on_rows_before_them(isa, band, d
     key[:, :, 60:], value[:, :, 60:] = hidden, hidden
     clean = run_fused(*x, **band)
     got = run_fused(x.query, key, value, *x[3:], **band)
-    for a, b in zip(got, clean):
+    for a, b in zip(got, clean, strict=True):
         assert torch.equal(a, b)
-    assert (got.grad_key[:, :, 60:] == 0).all() and (got.grad_value[:, :, 60:] == 0).all()
+    assert (got.grad_key[:, :, 60:] == 0).all()
+    assert (got.grad_value[:, :, 60:] == 0).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
@@ -240,9 +246,10 @@ def test_nan_gradient_or_query_of_an_empty_row_has_no_influence(isa, dtype, how)
     for spoilt in (query, grad, grad_lse):
         spoilt[:, :, empty] = math.nan
     got = run_fused(query, x.key, x.value, grad, grad_lse, **options)
-    for a, b in zip(got, clean):
+    for a, b in zip(got, clean, strict=True):
         assert torch.equal(a, b)
-    assert (got.output[:, :, empty] == 0).all() and (got.grad_query[:, :, empty] == 0).all()
+    assert (got.output[:, :, empty] == 0).all()
+    assert (got.grad_query[:, :, empty] == 0).all()
     assert (got.logsumexp[:, :, empty] == -math.inf).all()
 
 
@@ -266,7 +273,7 @@ def test_what_lies_behind_the_last_key_is_never_used(isa, dtype):
     query, grad = query[:, :, :37, :19].copy_(x.query), grad[:, :, :37, :21].copy_(x.grad_output)
     want = run_fused(*x)
     got = run_fused(query, key, value, grad, x.grad_logsumexp)
-    for a, b in zip(got, want):
+    for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
     check(query, key, value, grad, x.grad_logsumexp, is_causal=True)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from cases import Shape, make, run_fused
 from process_memory import peak_above
 
@@ -11,7 +12,13 @@ MIB = 2**20
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"is_causal": True}, {"window_size": (100, 100)}, {"attn_mask": "bool"}, {"attn_mask": "float"}],
+    [
+        {},
+        {"is_causal": True},
+        {"window_size": (100, 100)},
+        {"attn_mask": "bool"},
+        {"attn_mask": "float"},
+    ],
     ids=str,
 )
 def test_extra_memory_of_a_long_sequence_is_a_fraction_of_the_scores(options):

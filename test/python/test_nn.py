@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+
 from fused_attention.nn import Attention, rotate
 
 
@@ -32,9 +33,11 @@ def test_llama_3_70b_layer_has_the_published_counts():
 
 def test_bias_and_head_dim_change_the_counts_as_they_say():
     with_bias = parameters(Attention(32, 4, 2, bias=True, head_dim=24))
-    assert with_bias["q_proj.weight"] == 32 * 96 and with_bias["q_proj.bias"] == 96
+    assert with_bias["q_proj.weight"] == 32 * 96
+    assert with_bias["q_proj.bias"] == 96
     assert with_bias["k_proj.bias"] == with_bias["v_proj.bias"] == 48
-    assert with_bias["o_proj.weight"] == 96 * 32 and with_bias["o_proj.bias"] == 32
+    assert with_bias["o_proj.weight"] == 96 * 32
+    assert with_bias["o_proj.bias"] == 32
     assert not [n for n in parameters(Attention(32, 4, bias=False)) if "bias" in n]
 
 
@@ -62,10 +65,12 @@ def formula(module, x, attn_mask=None):
 
 
 def rotated(t, theta=10000.0):
-    """Rotary embedding as complex numbers: channel pair (c, c + D/2) times exp(i p theta^(-2c/D))."""
+    """Rotary embedding in complex numbers: pair (c, c + D/2) times exp(i p theta^(-2c/D))."""
     half = t.size(-1) // 2
     number = torch.complex(t[..., :half].double(), t[..., half:].double())
-    speed = torch.tensor([theta ** (-2.0 * c / t.size(-1)) for c in range(half)], dtype=torch.float64)
+    speed = torch.tensor(
+        [theta ** (-2.0 * c / t.size(-1)) for c in range(half)], dtype=torch.float64
+    )
     position = torch.arange(t.size(-2), dtype=torch.float64).unsqueeze(-1)
     number = number * torch.polar(torch.ones_like(position * speed), position * speed)
     return torch.cat((number.real, number.imag), -1).to(t.dtype)
@@ -155,7 +160,10 @@ def toy_weights(is_causal):
     second = row([*HEAD_0_CAUSAL_SECOND, 0.3])
     third = torch.tensor([0.3, -0.2])
     query = torch.stack(
-        [torch.stack([row(HEAD_0_FIRST), second, third]), torch.stack([row(HEAD_1_FIRST), second, third])]
+        [
+            torch.stack([row(HEAD_0_FIRST), second, third]),
+            torch.stack([row(HEAD_1_FIRST), second, third]),
+        ]
     )
     value = torch.eye(3).expand(1, 2, 3, 3)  # the output is the weights
     return fused_attention.attention(query.unsqueeze(0), key, value, is_causal=is_causal)[0]
@@ -176,7 +184,10 @@ def test_toy_layer_weights_are_those_of_the_facts():
 @pytest.mark.parametrize("pre_norm", [True, False])
 def test_block_keeps_the_shape_and_trains(pre_norm):
     torch.manual_seed(0)
-    attention, norms = Attention(32, 4, 2, causal=True, rope=True), [torch.nn.LayerNorm(32) for _ in "ab"]
+    attention, norms = (
+        Attention(32, 4, 2, causal=True, rope=True),
+        [torch.nn.LayerNorm(32) for _ in "ab"],
+    )
     mlp = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
     model = torch.nn.ModuleList([attention, *norms, mlp])
 
@@ -212,7 +223,9 @@ def test_causal_layer_does_not_look_ahead():
 def test_rotate_equals_the_complex_formula_and_keeps_lengths():
     t = torch.randn(2, 17, 3, 8)
     got = rotate(t)
-    torch.testing.assert_close(got, rotated(t.transpose(1, 2)).transpose(1, 2), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        got, rotated(t.transpose(1, 2)).transpose(1, 2), atol=1e-5, rtol=1e-5
+    )
     torch.testing.assert_close(got.norm(dim=-1), t.norm(dim=-1))
     torch.testing.assert_close(rotate(t[:, 5:], start=5), got[:, 5:], atol=1e-6, rtol=1e-5)
     assert torch.equal(got[:, 0], t[:, 0])
@@ -251,10 +264,11 @@ def test_extra_leading_dimensions_and_a_single_sequence_work():
     ids=str,
 )
 def test_options_that_do_not_fit_together_are_refused(arguments, options):
-    with pytest.raises((ValueError, RuntimeError), match="expected .*but got"):
+    with pytest.raises((ValueError, RuntimeError), match=r"expected .*but got"):
         Attention(*arguments, **options)
 
 
 def test_representation_names_the_options():
     text = repr(Attention(32, 4, 2, causal=True))
-    assert "num_kv_heads=2" in text and "causal=True" in text
+    assert "num_kv_heads=2" in text
+    assert "causal=True" in text

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from cases import Shape, make
 from torch.library import opcheck
+
+from cases import Shape, make
 
 ops = torch.ops.fused_attention
 SHAPE = Shape(2, 4, 2, 5, 7, 8, 6)

@@ -1,13 +1,14 @@
-"""fused_attention.attention: torch's names, CausalBias, return_lse, folding of leading dimensions."""
+"""fused_attention.attention: torch's names, CausalBias, return_lse, leading dimensions."""
 
 import inspect
 
-import fused_attention
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import Shape, check, make
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+import fused_attention
+from cases import Shape, check, make
 
 attention = fused_attention.attention
 SHAPE = Shape(2, 4, 2, 9, 13, 8, 6)
@@ -37,8 +38,9 @@ def test_return_lse_gives_both_and_they_are_differentiable():
     output, logsumexp = attention(*inputs, is_causal=True, return_lse=True)
     grads = torch.autograd.grad((output, logsumexp), inputs, (x.grad_output, x.grad_logsumexp))
     want = check(*x, is_causal=True)
-    assert torch.equal(output, want.output) and torch.equal(logsumexp, want.logsumexp)
-    assert all(torch.equal(a, b) for a, b in zip(grads, want[2:]))
+    assert torch.equal(output, want.output)
+    assert torch.equal(logsumexp, want.logsumexp)
+    assert all(torch.equal(a, b) for a, b in zip(grads, want[2:], strict=True))
     assert torch.equal(attention(*x.qkv, is_causal=True), want.output)
 
 
@@ -75,7 +77,7 @@ def test_explicit_false_for_enable_gqa_refuses_unequal_heads(call):
     x = make(SHAPE)
     assert call(*x.qkv).shape == (2, 4, 9, 6)
     assert call(*x.qkv, enable_gqa=True).shape == (2, 4, 9, 6)
-    with pytest.raises(RuntimeError, match="expected .*heads.*enable_gqa.*4.*2"):
+    with pytest.raises(RuntimeError, match=r"expected .*heads.*enable_gqa.*4.*2"):
         call(*x.qkv, enable_gqa=False)
     equal = make(Shape(2, 4, 4, 9, 13, 8, 6))
     assert torch.equal(call(*equal.qkv, enable_gqa=False), call(*equal.qkv))
@@ -90,7 +92,8 @@ def test_other_numbers_of_leading_dimensions_are_folded_as_torch_does(leading):
     inputs = [t.requires_grad_() for t in (q, k, v)]
     out, logsumexp = attention(*inputs, scale=0.4, return_lse=True)
     want = F.scaled_dot_product_attention(*inputs, scale=0.4)
-    assert out.shape == (*leading, 5, 6) and logsumexp.shape == (*leading, 5)
+    assert out.shape == (*leading, 5, 6)
+    assert logsumexp.shape == (*leading, 5)
     torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)
     seed = torch.randn_like(out)
     torch.testing.assert_close(
@@ -101,7 +104,9 @@ def test_other_numbers_of_leading_dimensions_are_folded_as_torch_does(leading):
     )
 
 
-@pytest.mark.parametrize("mask_shape", [(7,), (5, 7), (4, 5, 7), (3, 1, 5, 7), (2, 3, 1, 1, 7), (2, 1, 4, 5, 7)], ids=str)
+@pytest.mark.parametrize(
+    "mask_shape", [(7,), (5, 7), (4, 5, 7), (3, 1, 5, 7), (2, 3, 1, 1, 7), (2, 1, 4, 5, 7)], ids=str
+)
 def test_masks_of_five_dimensional_inputs_align_from_the_right(mask_shape):
     q, k, v = torch.randn(2, 3, 4, 5, 8), torch.randn(2, 3, 4, 7, 8), torch.randn(2, 3, 4, 7, 8)
     mask = torch.rand(mask_shape) < 0.7
@@ -120,7 +125,7 @@ def test_grouped_heads_in_three_and_five_dimensions():
 
 
 def test_numbers_of_dimensions_that_differ_are_refused():
-    with pytest.raises(RuntimeError, match="fused_attention::attention: expected .*dimensions"):
+    with pytest.raises(RuntimeError, match=r"fused_attention::attention: expected .*dimensions"):
         attention(torch.ones(1, 2, 5, 8), torch.ones(2, 7, 8), torch.ones(2, 7, 8))
     with pytest.raises(RuntimeError, match="fused_attention::attention: expected query"):
         attention(torch.ones(8), torch.ones(8), torch.ones(8))

@@ -3,11 +3,12 @@
 import math
 
 import pytest
-import reference
 import torch
 import torch.nn.functional as F
-from cases import Shape, make
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import reference
+from cases import Shape, make
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -63,9 +64,10 @@ def test_reference_ignores_hidden_nan_in_values_and_gradients():
     key, value = x.key.clone(), x.value.clone()
     key[..., 5, :], value[..., 5, :] = math.nan, math.inf
     got = reference.run(x.query, key, value, x.grad_output, is_causal=True)
-    for a, b in zip(got, clean):
+    for a, b in zip(got, clean, strict=True):
         torch.testing.assert_close(a, b)
-    assert (got.grad_key[..., 5, :] == 0).all() and (got.grad_value[..., 5, :] == 0).all()
+    assert (got.grad_key[..., 5, :] == 0).all()
+    assert (got.grad_value[..., 5, :] == 0).all()
 
 
 def test_reference_gives_an_empty_row_zero_and_minus_infinity():
@@ -75,11 +77,12 @@ def test_reference_gives_an_empty_row_zero_and_minus_infinity():
     grad = x.grad_output.clone()
     grad[..., 1, :] = math.nan
     got = reference.run(*x.qkv, grad, attn_mask=mask)
-    assert (got.output[..., 1, :] == 0).all() and (got.logsumexp[..., 1] == -math.inf).all()
+    assert (got.output[..., 1, :] == 0).all()
+    assert (got.logsumexp[..., 1] == -math.inf).all()
     assert (got.grad_query[..., 1, :] == 0).all()
     assert all(t.isfinite().all() for t in got[2:])
     float_mask = torch.where(mask, 0.0, -math.inf)
-    for a, b in zip(reference.run(*x.qkv, grad, attn_mask=float_mask), got):
+    for a, b in zip(reference.run(*x.qkv, grad, attn_mask=float_mask), got, strict=True):
         torch.testing.assert_close(a, b)
 
 

@@ -2,15 +2,16 @@
 
 import pytest
 import torch
-from cases import DTYPES, Shape, dtype_id, make, run_fused
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cases import DTYPES, Shape, dtype_id, make, run_fused
 
 ops = torch.ops.fused_attention
 SHAPE = Shape(2, 4, 2, 33, 41, 24, 16)
 
 
 def strided(t, how):
-    """The values of `t` (B, H, S, D) in another layout, with NaN wherever the view does not reach."""
+    """The values of `t` (B, H, S, D) in another layout, NaN wherever the view does not reach."""
     b, h, s, d = t.shape
 
     def within(shape, *index):
@@ -53,10 +54,11 @@ def test_layout_of_an_operand_does_not_change_the_result(isa, dtype, how, which)
     x = make(SHAPE, dtype)
     want = run_fused(*x, is_causal=True)
     changed = [
-        strided(t, how) if which in (name, "all") else t for name, t in zip(NAMES, x[:4])
+        strided(t, how) if which in (name, "all") else t
+        for name, t in zip(NAMES, x[:4], strict=True)
     ]
     got = run_fused(*changed, x.grad_logsumexp, is_causal=True)
-    for a, b in zip(got, want):
+    for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, **close(dtype))
 
 
@@ -74,11 +76,11 @@ def test_non_contiguous_logsumexp_gradient_is_read_by_its_strides(isa):
     x = make(SHAPE)
     grad = torch.full((2, 33, 4), torch.nan).transpose(1, 2).copy_(x.grad_logsumexp)
     want = run_fused(*x)
-    for a, b in zip(run_fused(*x[:4], grad), want):
+    for a, b in zip(run_fused(*x[:4], grad), want, strict=True):
         torch.testing.assert_close(a, b, **close(torch.float32))
     expanded = torch.ones(()).expand(2, 4, 33)
     want = run_fused(*x[:4], torch.ones(2, 4, 33))
-    for a, b in zip(run_fused(*x[:4], expanded), want):
+    for a, b in zip(run_fused(*x[:4], expanded), want, strict=True):
         torch.testing.assert_close(a, b, **close(torch.float32))
 
 
@@ -86,11 +88,15 @@ def test_non_contiguous_logsumexp_gradient_is_read_by_its_strides(isa):
 def test_expanded_operands_equal_their_dense_copies(isa, dtype):
     x = make(Shape(1, 1, 1, 1, 1, 24, 24), dtype)
     many = make(Shape(2, 4, 4, 33, 41, 24, 24), dtype)
-    query, key, value = (a.expand_as(b) for a, b in zip(x.qkv, many.qkv))
-    for inputs in ((query, many.key, many.value), (many.query, key, many.value), (query, key, value)):
+    query, key, value = (a.expand_as(b) for a, b in zip(x.qkv, many.qkv, strict=True))
+    for inputs in (
+        (query, many.key, many.value),
+        (many.query, key, many.value),
+        (query, key, value),
+    ):
         dense = tuple(t.contiguous() for t in inputs)
         want = run_fused(*dense, many.grad_output)
-        for a, b in zip(run_fused(*inputs, many.grad_output), want):
+        for a, b in zip(run_fused(*inputs, many.grad_output), want, strict=True):
             torch.testing.assert_close(a, b, **close(dtype))
 
 
@@ -98,7 +104,7 @@ def test_value_may_be_a_view_of_key(isa):
     key = torch.randn(1, 1, 70, 192)
     query, grad = torch.randn(1, 4, 33, 192), torch.randn(1, 4, 33, 128)
     want = run_fused(query, key, key[..., :128].clone(), grad)
-    for a, b in zip(run_fused(query, key, key[..., :128], grad), want):
+    for a, b in zip(run_fused(query, key, key[..., :128], grad), want, strict=True):
         torch.testing.assert_close(a, b, **close(torch.float32))
 
 
@@ -121,11 +127,14 @@ def test_output_is_dense_in_the_stride_order_of_the_query(how):
     query = strided(x.query, how)
     out = ops.attention(query, x.key, x.value)
     assert order(out) == order(query)
-    assert sorted(out.stride())[0] == 1 and out.untyped_storage().nbytes() == out.nbytes
+    assert sorted(out.stride())[0] == 1
+    assert out.untyped_storage().nbytes() == out.nbytes
 
 
 @pytest.mark.parametrize("how", LAYOUTS)
-@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 4, 2, 1, 41, 24, 16), Shape(2, 1, 1, 3, 5, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [SHAPE, Shape(1, 4, 2, 1, 41, 24, 16), Shape(2, 1, 1, 3, 5, 1, 1)], ids=str
+)
 def test_fake_forward_and_backward_report_the_real_metadata(how, shape):
     x = make(shape)
     query, key, value, grad = (strided(t, how) for t in x[:4])
@@ -143,11 +152,17 @@ def test_fake_forward_and_backward_report_the_real_metadata(how, shape):
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) for t in (query, key, value, grad, x.grad_logsumexp)]
         fake = both(*fakes)
-    meta = both(*(t.to("meta").as_strided(t.shape, t.stride()) for t in (query, key, value, grad, x.grad_logsumexp)))
-    for r, f, m in zip(real, fake, meta):
+    meta = both(
+        *(
+            t.to("meta").as_strided(t.shape, t.stride())
+            for t in (query, key, value, grad, x.grad_logsumexp)
+        )
+    )
+    for r, f, m in zip(real, fake, meta, strict=True):
         assert (r.shape, r.stride(), r.dtype) == (f.shape, f.stride(), f.dtype)
         assert (r.shape, r.stride(), r.dtype) == (m.shape, m.stride(), m.dtype)
-        assert f.device == r.device and m.device.type == "meta"
+        assert f.device == r.device
+        assert m.device.type == "meta"
 
 
 def test_gradients_do_not_alias_the_inputs_or_each_other():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from cases import DTYPES, Shape, dtype_id, make, run_fused
 
 # Few heads and long rows, so that work has to be split inside a head; odd counts of items.
@@ -37,7 +38,7 @@ def test_result_is_bitwise_equal_for_any_thread_count(isa, kind, shape, dtype):
     want = with_threads(1, lambda: run_fused(*x, **options))
     for count in (2, 3, 16):
         got = with_threads(count, lambda: run_fused(*x, **options))
-        for name, a, b in zip(want._fields, got, want):
+        for name, a, b in zip(want._fields, got, want, strict=True):
             assert torch.equal(a, b), f"{name} differs with {count} threads"
 
 
@@ -45,7 +46,9 @@ def test_result_is_bitwise_equal_from_run_to_run(isa, threads):
     x = make(Shape(1, 2, 1, 200, 300, 64, 64))
     first = run_fused(*x, is_causal=True)
     for _ in range(5):
-        assert all(torch.equal(a, b) for a, b in zip(run_fused(*x, is_causal=True), first))
+        assert all(
+            torch.equal(a, b) for a, b in zip(run_fused(*x, is_causal=True), first, strict=True)
+        )
 
 
 def test_operator_leaves_the_thread_count_alone(threads):
@@ -56,6 +59,8 @@ def test_operator_leaves_the_thread_count_alone(threads):
 def test_only_one_openmp_runtime_is_in_the_process():
     run_fused(*make(Shape(1, 2, 1, 50, 60, 16, 16)))
     with open("/proc/self/maps") as file:
-        libraries = {line.split()[-1] for line in file if line.rstrip().endswith(tuple("0123456789o"))}
+        libraries = {
+            line.split()[-1] for line in file if line.rstrip().endswith(tuple("0123456789o"))
+        }
     runtimes = {n for n in libraries if "gomp" in n or "iomp" in n or "libomp" in n}
     assert len(runtimes) == 1, runtimes

@@ -4,8 +4,9 @@ import warnings
 
 import pytest
 import torch
-from cases import Shape, make
 from torch.func import vmap
+
+from cases import Shape, make
 
 ops = torch.ops.fused_attention
 SHAPE = Shape(2, 4, 2, 5, 7, 8, 6)
@@ -24,7 +25,7 @@ def stack(t, dim, copies=3):
 
 def one_by_one(call, inputs, in_dims, copies=3):
     results = [
-        call(*(t if d is None else t.select(d, i) for t, d in zip(inputs, in_dims)))
+        call(*(t if d is None else t.select(d, i) for t, d in zip(inputs, in_dims, strict=True)))
         for i in range(copies)
     ]
     return torch.stack(results)
@@ -45,7 +46,7 @@ IN_DIMS = [
 @pytest.mark.parametrize("in_dims", IN_DIMS, ids=str)
 def test_vmap_equals_one_by_one(in_dims):
     x = make(SHAPE, torch.float64)
-    inputs = [stack(t, d) for t, d in zip(x.qkv, in_dims)]
+    inputs = [stack(t, d) for t, d in zip(x.qkv, in_dims, strict=True)]
 
     def call(*a):
         return ops.attention(*a, is_causal=True, diagonal_offset=2, scale=0.5, window_size=(3, 1))
@@ -54,7 +55,9 @@ def test_vmap_equals_one_by_one(in_dims):
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
-@pytest.mark.parametrize("shape", [(7,), (5, 7), (4, 5, 7), (4, 1, 7), (2, 4, 5, 7), (2, 1, 1, 7)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(7,), (5, 7), (4, 5, 7), (4, 1, 7), (2, 4, 5, 7), (2, 1, 1, 7)], ids=str
+)
 @pytest.mark.parametrize("mask_dim", [0, 1, None])
 def test_vmap_over_a_mask_equals_one_by_one(mask_dim, shape, dtype):
     x = make(SHAPE, torch.float64)
@@ -81,13 +84,17 @@ def test_vmap_over_the_mask_alone_equals_one_by_one():
 def test_nested_vmap_equals_two_loops():
     x = make(SHAPE, torch.float64)
     inputs = [torch.stack([stack(t, 0, 2), -stack(t, 0, 2)]) for t in x.qkv]
-    want = torch.stack([one_by_one(ops.attention, [t[i] for t in inputs], (0, 0, 0), 2) for i in range(2)])
+    want = torch.stack(
+        [one_by_one(ops.attention, [t[i] for t in inputs], (0, 0, 0), 2) for i in range(2)]
+    )
     torch.testing.assert_close(vmap(vmap(ops.attention))(*inputs), want)
     crossed = vmap(vmap(ops.attention, (0, None, None)), (None, 0, 0))
     got = crossed(inputs[0][0], inputs[1][0], inputs[2][0])
     want = torch.stack(
         [
-            torch.stack([ops.attention(inputs[0][0][j], inputs[1][0][i], inputs[2][0][i]) for j in range(2)])
+            torch.stack(
+                [ops.attention(inputs[0][0][j], inputs[1][0][i], inputs[2][0][i]) for j in range(2)]
+            )
             for i in range(2)
         ]
     )
@@ -98,7 +105,8 @@ def test_vmap_gives_every_output_of_the_forward_operator():
     x = make(SHAPE, torch.float64)
     inputs = [stack(t, 0) for t in x.qkv]
     out, logsumexp = vmap(ops.attention_with_lse)(*inputs)
-    assert out.shape == (3, 2, 4, 5, 6) and logsumexp.shape == (3, 2, 4, 5)
+    assert out.shape == (3, 2, 4, 5, 6)
+    assert logsumexp.shape == (3, 2, 4, 5)
     for i in range(3):
         want = ops.attention_with_lse(*(t[i] for t in inputs))
         torch.testing.assert_close((out[i], logsumexp[i]), want)
@@ -109,7 +117,7 @@ def test_backward_through_vmap_equals_one_by_one(in_dims):
     x = make(SHAPE, torch.float64)
 
     def gradients(call):
-        inputs = [stack(t, d).clone().requires_grad_() for t, d in zip(x.qkv, in_dims)]
+        inputs = [stack(t, d).clone().requires_grad_() for t, d in zip(x.qkv, in_dims, strict=True)]
         out = call(*inputs)
         return torch.autograd.grad(out.sin().sum(), inputs)
 
@@ -136,4 +144,6 @@ def test_vmap_over_gradients_equals_one_by_one():
 def test_vmap_over_three_dimensional_inputs():
     q, k, v = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 7, 8), torch.randn(3, 2, 7, 8)
     got = vmap(ops.attention)(q, k, v)
-    torch.testing.assert_close(got, torch.stack([ops.attention(q[i], k[i], v[i]) for i in range(3)]))
+    torch.testing.assert_close(
+        got, torch.stack([ops.attention(q[i], k[i], v[i]) for i in range(3)])
+    )
