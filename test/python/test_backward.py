@@ -62,9 +62,9 @@ def test_backward_operator_computes_only_what_the_mask_asks_for(isa, nan_filled,
     )
     assert len(grads) == 6
     assert all(g.numel() == 0 for g in grads[3:])
-    for wanted, grad in zip(need, grads, strict=True):
+    for wanted, grad in zip(need, grads[:3], strict=True):
         assert wanted or grad.numel() == 0
-    asked = [g if wanted else None for wanted, g in zip(need, grads, strict=True)]
+    asked = [g if wanted else None for wanted, g in zip(need, grads[:3], strict=True)]
     assert_close_to_reference(Result(output, logsumexp, *asked), *x, is_causal=True)
 
 
