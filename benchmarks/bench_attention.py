@@ -30,6 +30,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Relative to the largest entry. SDPA rounds P to bf16 before PV, and sums gradients in bf16 steps.
 TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2}
 FMA, READ = "fma_gflops", "read_gbps"
+# About what one probe takes.
+PROBE_SECONDS = 0.007
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -109,12 +111,17 @@ def measure_row(
     difference = relative_difference(calls[FUSED](), calls[SDPA]())
     main = {name: Stopwatch(call) for name, call in calls.items()}
     extra, absent = others(case, inputs, backward, options)
+    round_seconds = sum(watch.cost for watch in main.values()) + 2 * PROBE_SECONDS
+    # Slow rows have few rounds: more probes in each keep one disturbed probe from counting.
+    probes_a_round = max(1, min(7, int(0.1 * round_seconds / PROBE_SECONDS)))
     samples = interleave(
         {name: watch.measure for name, watch in main.items()}
-        | {FMA: probes.fma_gflops, READ: lambda: probes.read_gbps(inputs.kv)},
+        | {
+            FMA: lambda: median(probes.fma_gflops() for _ in range(probes_a_round)),
+            READ: lambda: median(probes.read_gbps(inputs.kv) for _ in range(probes_a_round)),
+        },
         {name: watch.measure for name, watch in extra.items()},
-        # The probes take about as long as this together.
-        round_seconds=sum(watch.cost for watch in main.values()) + 0.012,
+        round_seconds=round_seconds,
         extra_seconds=sum(watch.cost for watch in extra.values()),
         budget=options.seconds,
     )
