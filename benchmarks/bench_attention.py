@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from cases import CASES, Case, Inputs, flops, make_inputs
+from bench_cases import CASES, Case, Inputs, flops, make_inputs
 from common import Stopwatch, interleave, machine, paired_ratio
 from contestants import FLEX, FUSED, MATH, SDPA, contestant
 from plot import draw

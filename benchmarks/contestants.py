@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from cases import Case, Inputs
+from bench_cases import Case, Inputs
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fused_attention
