@@ -33,7 +33,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: compiles code or runs for more than a few seconds")
-    config.addinivalue_line("markers", "own_mode: sets determinism, or measures memory, itself")
+    config.addinivalue_line("markers", "own_mode: starts processes, or measures memory")
     if config.getoption("--seed") is not None:
         os.environ[seeding.ENVIRONMENT] = str(config.getoption("--seed"))
     seeding.session_seed()

@@ -9,6 +9,7 @@ import pytest
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_attention.py"
 
+pytestmark = pytest.mark.own_mode  # other processes
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
 

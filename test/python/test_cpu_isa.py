@@ -9,6 +9,7 @@ import pytest
 import fused_attention
 from cases import Shape, make, run_fused
 
+pytestmark = pytest.mark.own_mode  # mostly other processes
 ORDER = ["generic", "avx2", "avx512"]
 
 

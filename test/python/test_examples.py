@@ -24,6 +24,7 @@ attentions.ATTENTIONS[attentions.FUSED] = lambda q, k, v: right(2 * q, k, v)
 sys.exit(train.main(sys.argv[1:]))
 """
 
+pytestmark = pytest.mark.own_mode  # other processes
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
 

@@ -103,9 +103,10 @@ def test_logsumexp_is_natural_contiguous_and_wide(isa, dtype):
     torch.testing.assert_close(logsumexp.double(), want, atol=1e-5, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 @pytest.mark.parametrize("broadcast", ["key", "value", "both"])
-def test_key_and_value_of_batch_one_broadcast_over_the_batch(isa, broadcast):
-    x = make(Shape(3, 4, 2, 17, 20, 8, 8))
+def test_key_and_value_of_batch_one_broadcast_over_the_batch(isa, broadcast, dtype):
+    x = make(Shape(5, 4, 2, 17, 20, 8, 8), dtype)
     key = x.key[:1] if broadcast in ("key", "both") else x.key
     value = x.value[:1] if broadcast in ("value", "both") else x.value
     check(x.query, key, value, x.grad_output, x.grad_logsumexp)

@@ -181,6 +181,24 @@ def test_toy_layer_weights_are_those_of_the_facts():
     torch.testing.assert_close(causal.sum(-1), torch.ones(2, 3))
 
 
+def test_module_gives_the_numbers_of_the_cpp_module():
+    # test/cpp/nn/attention_module_test.cpp holds the same numbers.
+    module = Attention(12, 4, 2, bias=True, head_dim=6, causal=True, rope=True).double()
+    with torch.no_grad():
+        for p, parameter in enumerate(module.parameters()):
+            n = torch.arange(parameter.numel(), dtype=torch.float64)
+            parameter.copy_((0.3 * torch.cos(0.7 * n + p)).view_as(parameter))
+    x = torch.sin(0.3 * torch.arange(120, dtype=torch.float64)).view(2, 5, 12)
+    out = module(x)
+    (grad,) = torch.autograd.grad(out.square().sum(), module.k_proj.weight)
+    got = torch.stack(
+        [out[0, 0, 0], out[0, 4, 11], out[1, 2, 5], grad[0, 0], grad[11, 11], grad[5, 3]]
+    )
+    want = [0.203574913868, -0.015018999615, 0.102618487289]
+    want += [0.018445619465, 0.182760105554, 0.045454166157]
+    torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), atol=1e-11, rtol=0)
+
+
 @pytest.mark.parametrize("pre_norm", [True, False])
 def test_block_keeps_the_shape_and_trains(pre_norm):
     torch.manual_seed(0)
