@@ -89,8 +89,8 @@ FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, const typename C::Sca
   constexpr int M = C::kBroadcast;
   const int vectors = static_cast<int>(core::ceil_div(dim, kLanes<T>));
   for (int j = span.begin; j < span.end; j += M) {
-    accumulate_columns<T, M, C::kVectors, 1, C::kRows>(C::kRows, vectors, a + j * C::kRows, x, ld,
-                                                       sums + j * ld, ld);
+    accumulate_columns<T, M, C::kVectors>(
+        C::kRows, vectors, Factors<T>{a + j * C::kRows, 0, 1, C::kRows}, x, ld, sums + j * ld, ld);
   }
 }
 
@@ -109,15 +109,17 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
   const bool some_hidden =
       problem.mask.data != nullptr || span.begin < span.full_begin || span.full_end < span.end;
 
-  score_tile<C>(problem, *panel.rows, tile_first, span, scratch.keys.by_key, panel.queries_by_dim,
-                scratch.mask, scratch.weights);
+  if (!score_tile<C>(problem, *panel.rows, tile_first, span,
+                     factors_by_key<T, M>(scratch.keys, sizes.dim_qk), panel.queries_by_dim,
+                     scratch.mask, scratch.weights)) {
+    return;
+  }
   if (want_grad_scores) {
-    const int dim_v = static_cast<int>(sizes.dim_v);
+    Factors<T> values = factors_by_key<T, M>(scratch.values, sizes.dim_v);
+    values.data += span.begin / M * values.group;
     multiply_groups<T, M, C::kVectors, Into::kOverwrite>(
-        (span.end - span.begin + M - 1) / M, dim_v,
-        scratch.values.by_key + static_cast<std::int64_t>(span.begin) * dim_v,
-        static_cast<std::int64_t>(M) * dim_v, panel.grads_by_dim,
-        scratch.grad_scores + span.begin * C::kRows);
+        (span.end - span.begin + M - 1) / M, static_cast<int>(sizes.dim_v), values,
+        panel.grads_by_dim, scratch.grad_scores + span.begin * C::kRows);
   }
   if (some_hidden) {
     weights_and_grad_scores<C, true>(span, panel, want_grad_scores, scratch.weights,
@@ -147,8 +149,8 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
   if (call.grad_query.data != nullptr) {
     multiply_groups<T, M, C::kVectors, Into::kAdd>(
         static_cast<int>(core::ceil_div(sizes.dim_qk, M)), span.end - span.begin,
-        scratch.keys.by_dim + span.begin * M, kTileKeys * M,
-        scratch.grad_scores + span.begin * C::kRows, panel.grad_queries);
+        factors_by_dim<T, M>(scratch.keys, span.begin), scratch.grad_scores + span.begin * C::kRows,
+        panel.grad_queries);
   }
 }
 

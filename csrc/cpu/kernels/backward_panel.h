@@ -195,8 +195,11 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, st
       pack_tile<T, C::kBroadcast>(problem.dtype, problem.key, block.batch, block.head_kv, first,
                                   count, static_cast<int>(sizes.dim_qk), scratch.rows,
                                   {scratch.keys.by_key, nullptr}, nullptr);
-      score_tile<C>(problem, *panel.rows, first, span, scratch.keys.by_key, panel.queries_by_dim,
-                    scratch.mask, scratch.weights);
+      if (!score_tile<C>(problem, *panel.rows, first, span,
+                         factors_by_key<T, C::kBroadcast>(scratch.keys, sizes.dim_qk),
+                         panel.queries_by_dim, scratch.mask, scratch.weights)) {
+        continue;
+      }
       softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
     }
     for (int lane = 0; lane < panel.rows->count; ++lane) {

@@ -32,8 +32,8 @@ struct ForwardScratch {
 
   ForwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
-    keys.by_key = arena.take<T>(packed_size<T, M>(sizes.dim_qk));
-    values.by_dim = arena.take<T>(packed_size<T, M>(sizes.dim_v));
+    keys.by_key = arena.take<T>(tile_size(sizes.dim_qk));
+    values.by_dim = arena.take<T>(tile_size(sizes.dim_v));
     rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
     scores = arena.take<T>(kTileKeys * C::kRows);
     mask = arena.take<T>(kMaskBuffer<C>);
@@ -42,6 +42,10 @@ struct ForwardScratch {
     take_panel(sizes);
     panel_bytes = arena.bytes() - panels_begin;
     bytes = panels_begin + panel_bytes * (block_rows / C::kRows);
+  }
+
+  static std::int64_t tile_size(std::int64_t dim) {
+    return C::kPacks ? packed_size<T, M>(dim) : row_tile_size<T>(dim);
   }
 
   ForwardPanel<C> take_panel(const core::Sizes& sizes) {
@@ -169,23 +173,61 @@ void store_partial(const core::Sizes& sizes, const ForwardPanel<C>& panel, Parti
                    sizeof(T) * static_cast<std::size_t>(sizes.dim_v * C::kRows));
 }
 
-/// One panel against one packed tile.
-template <class C>
+/// One panel against one tile; `values(begin)` gives the factors of V from key `begin` on.
+template <class C, class Values>
 FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int64_t tile_first,
-                                         TileSpan span, ForwardScratch<C>& scratch,
+                                         TileSpan span, Factors<typename C::Scalar> keys,
+                                         const Values& values, ForwardScratch<C>& scratch,
                                          const ForwardPanel<C>& panel) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
-  score_tile<C>(problem, *panel.rows, tile_first, span, scratch.keys.by_key, panel.queries,
-                scratch.mask, scratch.scores);
+  if (!score_tile<C>(problem, *panel.rows, tile_first, span, keys, panel.queries, scratch.mask,
+                     scratch.scores)) {
+    return;
+  }
   softmax_tile<C>(span, scratch.scores, panel.max, panel.sum, scratch.alpha);
-  const int groups = static_cast<int>(core::ceil_div(problem.sizes.dim_v, M));
   multiply_groups<T, M, C::kVectors, Into::kScaleThenAdd>(
-      groups, span.end - span.begin, scratch.values.by_dim + span.begin * M, kTileKeys * M,
-      scratch.scores + span.begin * C::kRows, panel.output, scratch.alpha);
+      static_cast<int>(core::ceil_div(problem.sizes.dim_v, M)), span.end - span.begin,
+      values(span.begin), scratch.scores + span.begin * C::kRows, panel.output, scratch.alpha);
   if (scratch.non_finite.count > 0) {
     add_non_finite_values<C>(problem, scratch.non_finite, tile_first, span, panel, scratch.scores,
                              scratch.rows);
+  }
+}
+
+/// All panels of a block against the tile of `count` keys from `first` on.
+template <class C>
+FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const core::RowBlock& block,
+                                          std::int64_t first, int count, std::int64_t panels,
+                                          ForwardScratch<C>& scratch) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  const core::Sizes& sizes = problem.sizes;
+  const int dim_qk = static_cast<int>(sizes.dim_qk);
+  const int dim_v = static_cast<int>(sizes.dim_v);
+  const auto for_each_panel = [&](Factors<T> keys, const auto& values) {
+    for (std::int64_t p = 0; p < panels; ++p) {
+      const ForwardPanel<C> panel = scratch.panel(sizes, p);
+      const TileSpan span = span_of<C>(problem, *panel.rows, first, count, false);
+      if (span.begin >= span.end) continue;
+      forward_tile<C>(problem, first, span, keys, values, scratch, panel);
+    }
+  };
+  if constexpr (C::kPacks) {
+    pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count, dim_qk,
+                    scratch.rows, scratch.keys, nullptr);
+    pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count, dim_v,
+                    scratch.rows, scratch.values, &scratch.non_finite);
+    for_each_panel(factors_by_key<T, M>(scratch.keys, dim_qk),
+                   [&](int begin) { return factors_by_dim<T, M>(scratch.values, begin); });
+  } else {
+    const RowTile<T> keys = read_rows<T, M>(problem.dtype, problem.key, block.batch, block.head_kv,
+                                            first, count, dim_qk, scratch.keys.by_key, nullptr);
+    const RowTile<T> values =
+        read_rows<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count,
+                        dim_v, scratch.values.by_dim, &scratch.non_finite);
+    for_each_panel(factors_by_key<T, M>(keys),
+                   [&](int begin) { return factors_by_dim<T, M>(values, begin); });
   }
 }
 
@@ -226,16 +268,7 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
        tile < last_tile; ++tile) {
     const std::int64_t first = tile * kTileKeys;
     const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
-    pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count,
-                    static_cast<int>(sizes.dim_qk), scratch.rows, scratch.keys, nullptr);
-    pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count,
-                    static_cast<int>(sizes.dim_v), scratch.rows, scratch.values,
-                    &scratch.non_finite);
-    for (std::int64_t p = 0; p < panels; ++p) {
-      const ForwardPanel<C> panel = scratch.panel(sizes, p);
-      const TileSpan span = span_of<C>(problem, *panel.rows, first, count, false);
-      if (span.begin < span.end) forward_tile<C>(problem, first, span, scratch, panel);
-    }
+    forward_tiles<C>(problem, block, first, count, panels, scratch);
   }
 
   for (std::int64_t p = 0; p < panels; ++p) {

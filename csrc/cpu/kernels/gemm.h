@@ -9,11 +9,20 @@ FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
 enum class Into { kOverwrite, kAdd, kScaleThenAdd };
 
+/// The broadcast operand of a product: A(k, m) of group g is data[g * group + k * k_stride + m *
+/// m_stride]. Strides that are constants where this is made are constants in the micro-kernel.
+template <class T>
+struct Factors {
+  const T* data;
+  std::int64_t group;
+  std::int64_t k_stride;
+  std::int64_t m_stride;
+};
+
 /// C(m, :) = [C(m, :) [* scale]] + sum over k of A(k, m) * B(k, :), for 0 <= m < M, 0 <= k < depth,
-/// with A(k, m) = a[k * AK + m * AM] broadcast, B(k, :) = b[k * ldb ...] and C(m, :) = c[m * ldc
-/// ...] of NV vectors.
-template <class T, int M, int NV, int AK, int AM, Into into>
-FUSED_ATTENTION_INLINE void multiply_block(int depth, const T* a, const T* b, std::int64_t ldb,
+/// with A of one group, B(k, :) = b[k * ldb ...] and C(m, :) = c[m * ldc ...] of NV vectors.
+template <class T, int M, int NV, Into into>
+FUSED_ATTENTION_INLINE void multiply_block(int depth, Factors<T> a, const T* b, std::int64_t ldb,
                                            T* c, std::int64_t ldc, const T* scale = nullptr) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[M][NV];
@@ -37,7 +46,7 @@ FUSED_ATTENTION_INLINE void multiply_block(int depth, const T* a, const T* b, st
     for (int v = 0; v < NV; ++v) row[v] = load(b + k * ldb + v * L);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const Vec<T> factor = splat(a[k * AK + m * AM]);
+      const Vec<T> factor = splat(a.data[k * a.k_stride + m * a.m_stride]);
 #pragma GCC unroll 16
       for (int v = 0; v < NV; ++v) sum[m][v] += factor * row[v];
     }
@@ -49,32 +58,30 @@ FUSED_ATTENTION_INLINE void multiply_block(int depth, const T* a, const T* b, st
   }
 }
 
-/// C (groups * M rows of NV vectors) from A packed in groups of M: a[group][k][m].
+/// C (groups * M rows of NV vectors), B and C without gaps between their rows.
 template <class T, int M, int NV, Into into>
-FUSED_ATTENTION_INLINE void multiply_groups(int groups, int depth, const T* a,
-                                            std::int64_t group_stride, const T* b, T* c,
+FUSED_ATTENTION_INLINE void multiply_groups(int groups, int depth, Factors<T> a, const T* b, T* c,
                                             const T* scale = nullptr) {
   constexpr int kWidth = NV * kLanes<T>;
   for (int g = 0; g < groups; ++g) {
-    multiply_block<T, M, NV, M, 1, into>(depth, a + g * group_stride, b, kWidth,
-                                         c + static_cast<std::int64_t>(g) * M * kWidth, kWidth,
-                                         scale);
+    multiply_block<T, M, NV, into>(depth, a, b, kWidth, c, kWidth, scale);
+    a.data += a.group;
+    c += M * kWidth;
   }
 }
 
-/// C[m][0 .. vectors) += sum over k of A(k, m) B(k, :): the columns in blocks of NV vectors.
-template <class T, int M, int NV, int AK, int AM>
-FUSED_ATTENTION_INLINE void accumulate_columns(int depth, int vectors, const T* a, const T* b,
+/// C(m, 0 .. vectors) += sum over k of A(k, m) B(k, :): the columns in blocks of NV vectors.
+template <class T, int M, int NV>
+FUSED_ATTENTION_INLINE void accumulate_columns(int depth, int vectors, Factors<T> a, const T* b,
                                                std::int64_t ldb, T* c, std::int64_t ldc) {
   constexpr int L = kLanes<T>;
   int v = 0;
   for (; v + NV <= vectors; v += NV) {
-    multiply_block<T, M, NV, AK, AM, Into::kAdd>(depth, a, b + v * L, ldb, c + v * L, ldc);
+    multiply_block<T, M, NV, Into::kAdd>(depth, a, b + v * L, ldb, c + v * L, ldc);
   }
   if constexpr (NV > 1) {
     if (v < vectors) {
-      accumulate_columns<T, M, NV - 1, AK, AM>(depth, vectors - v, a, b + v * L, ldb, c + v * L,
-                                               ldc);
+      accumulate_columns<T, M, NV - 1>(depth, vectors - v, a, b + v * L, ldb, c + v * L, ldc);
     }
   }
 }

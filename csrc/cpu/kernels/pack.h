@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "convert.h"
+#include "gemm.h"
 #include "simd.h"
 #include "tuning.h"
 
@@ -109,6 +110,17 @@ struct PackedTile {
   T* by_dim = nullptr;
 };
 
+template <class T, int M>
+FUSED_ATTENTION_INLINE Factors<T> factors_by_key(const PackedTile<T>& tile, std::int64_t dim) {
+  return {tile.by_key, M * dim, M, 1};
+}
+
+/// `begin`: the first key to sum over.
+template <class T, int M>
+FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const PackedTile<T>& tile, int begin) {
+  return {tile.by_dim + begin * M, kTileKeys * M, M, 1};
+}
+
 /// Packs keys first <= j < first + count of head (b, h). `buffer`: M * padded_length(dim) elements.
 template <class T, int M>
 void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, std::int64_t h,
@@ -149,6 +161,62 @@ void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, s
       }
     }
   }
+}
+
+/// A tile of K or V by rows, as it is stored or converted: for so few query rows that reordering it
+/// would cost more than it saves.
+template <class T>
+struct RowTile {
+  const T* data;
+  std::int64_t ld;
+};
+
+template <class T, int M>
+FUSED_ATTENTION_INLINE Factors<T> factors_by_key(const RowTile<T>& tile) {
+  return {tile.data, M * tile.ld, 1, tile.ld};
+}
+
+/// `begin`: the first key to sum over.
+template <class T, int M>
+FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const RowTile<T>& tile, int begin) {
+  return {tile.data + begin * tile.ld, M, tile.ld, 1};
+}
+
+/// Rows first <= j < first + count of head (b, h), in place if they can be: the products read whole
+/// groups of M keys and M dims. `buffer`: row_tile_size elements. With `non_finite`, rows that hold
+/// Inf or NaN are replaced by zeros and recorded.
+template <class T, int M>
+RowTile<T> read_rows(core::DType dtype, const core::ConstOperand& x, std::int64_t b, std::int64_t h,
+                     std::int64_t first, int count, int dim, T* buffer, NonFinite* non_finite) {
+  constexpr core::DType kSame =
+      sizeof(T) == sizeof(float) ? core::DType::kFloat32 : core::DType::kFloat64;
+  const std::int64_t begin = b * x.stride_b + h * x.stride_h + first * x.stride_s;
+  if (non_finite != nullptr) non_finite->count = 0;
+  if (dtype == kSame && x.stride_d == 1 && dim % M == 0 && count % M == 0) {
+    const T* data = static_cast<const T*>(x.data) + begin;
+    bool finite = true;
+    for (int j = 0; j < count && non_finite != nullptr && finite; ++j) {
+      finite = all_finite(data + j * x.stride_s, dim);
+    }
+    if (finite) return {data, x.stride_s};
+  }
+  const std::int64_t ld = padded_length<T>(dim);
+  for (int j = 0; j < round_up(count, M); ++j) {
+    T* row = buffer + j * ld;
+    int length = j < count ? dim : 0;
+    load_row(dtype, x.data, begin + j * x.stride_s, x.stride_d, length, row);
+    if (non_finite != nullptr && !all_finite(row, length)) {
+      non_finite->key[non_finite->count++] = j;
+      length = 0;
+    }
+    for (int d = length; d < round_up(dim, M); ++d) row[d] = 0;
+  }
+  return {buffer, ld};
+}
+
+template <class T>
+FUSED_ATTENTION_INLINE std::int64_t row_tile_size(std::int64_t dim) {
+  return kTileKeys * padded_length<T>(dim);
 }
 
 /// Elements of each part of a packed tile.

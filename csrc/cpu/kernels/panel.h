@@ -22,6 +22,8 @@ struct Config {
   static constexpr int kVectors = kVectors_;
   static constexpr int kBroadcast = kBroadcast_;
   static constexpr int kRows = kVectors * kLanes<Scalar>;
+  /// Whether the forward pass reorders K and V: pays when several panels share a tile.
+  static constexpr bool kPacks = kVectors > 1;
 };
 
 /// Where each lane's row is: position i, query head h. Lanes past `count` hold no row.
@@ -109,92 +111,6 @@ void hide_by_band(const core::Band& band, const PanelRows<C>& rows, std::int64_t
   };
   hide(span.begin, span.full_begin);
   hide(span.full_end > span.begin ? span.full_end : span.begin, span.end);
-}
-
-/// Adds a mask value to scores; -inf hides whatever the score is. A sum of finite values stays
-/// finite: no finite number means "hidden".
-template <class T>
-FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
-  constexpr T kLowest = sizeof(T) == 4 ? T(-0x1.fffffep127) : T(-0x1.fffffffffffffp1023);
-  const Vec<T> sum = score + mask;
-  const Vec<T> finite = sum < splat(kLowest) ? splat(kLowest) : sum;
-  return mask == splat(-kInfinity<T>) ? mask : finite;
-}
-
-/// Mask values of n keys as what is added to a score: 0 or -inf for a bool mask.
-template <class T>
-FUSED_ATTENTION_INLINE void load_mask_row(const core::DenseMask& mask, std::int64_t offset, int n,
-                                          T* to) {
-  if (mask.dtype == core::DType::kBool) {
-    const auto* from = static_cast<const unsigned char*>(mask.data) + offset;
-    for (int j = 0; j < n; ++j) to[j] = from[j * mask.stride_k] != 0 ? T(0) : -kInfinity<T>;
-  } else {
-    load_row(mask.dtype, mask.data, offset, mask.stride_k, n, to);
-  }
-}
-
-/// Elements of `buffer` below.
-template <class C>
-constexpr std::int64_t kMaskBuffer = 2 * static_cast<std::int64_t>(C::kRows) * (kTileKeys + 16);
-
-/// Applies the dense mask to the scores of span.begin <= j < span.end.
-template <class C>
-void apply_dense_mask(const core::DenseMask& mask, const PanelRows<C>& rows,
-                      std::int64_t tile_first, TileSpan span, typename C::Scalar* buffer,
-                      typename C::Scalar* scores) {
-  using T = typename C::Scalar;
-  constexpr int L = kLanes<T>;
-  constexpr std::int64_t kLd = kTileKeys + 16;
-  const int n = span.end - span.begin;
-  const auto offset = [&](int lane) {
-    return core::mask_offset(mask, rows.batch, rows.head[lane], rows.position[lane],
-                             tile_first + span.begin);
-  };
-  bool same_for_all = true;
-  for (int lane = 1; lane < rows.count; ++lane) same_for_all &= offset(lane) == offset(0);
-  if (same_for_all) {
-    load_mask_row(mask, offset(0), n, buffer);
-    for (int j = 0; j < n; ++j) {
-      for (int v = 0; v < C::kVectors; ++v) {
-        T* at = scores + (span.begin + j) * C::kRows + v * L;
-        store(at, add_mask<T>(load(at), splat(buffer[j])));
-      }
-    }
-    return;
-  }
-  T* by_key = buffer + C::kRows * kLd;
-  for (int lane = 0; lane < C::kRows; ++lane) {
-    T* row = buffer + lane * kLd;
-    if (lane < rows.count) {
-      load_mask_row(mask, offset(lane), n, row);
-    } else {
-      for (int j = 0; j < n; ++j) row[j] = -kInfinity<T>;
-    }
-  }
-  transpose(C::kRows, n, buffer, kLd, by_key, C::kRows);
-  for (int j = 0; j < n; ++j) {
-    for (int v = 0; v < C::kVectors; ++v) {
-      T* at = scores + (span.begin + j) * C::kRows + v * L;
-      store(at, add_mask<T>(load(at), load(by_key + j * C::kRows + v * L)));
-    }
-  }
-}
-
-/// Whether the row of `lane` sees key j: the scalar form, for the rare paths.
-template <class C>
-FUSED_ATTENTION_INLINE bool sees(const core::Problem& problem, const PanelRows<C>& rows, int lane,
-                                 std::int64_t j) {
-  using T = typename C::Scalar;
-  if (lane >= rows.count) return false;
-  const auto keys = core::visible_keys(problem.band, rows.position[lane], problem.sizes.seq_k);
-  if (j < keys.begin || j >= keys.end) return false;
-  if (problem.mask.data == nullptr) return true;
-  T value;
-  load_mask_row(
-      problem.mask,
-      core::mask_offset(problem.mask, rows.batch, rows.head[lane], rows.position[lane], j), 1,
-      &value);
-  return value != -kInfinity<T>;
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE

@@ -4,6 +4,7 @@
 // `backward(grads, ...)`, which turns the gradient of its result into that of its argument.
 #pragma once
 
+#include "dense_mask.h"
 #include "gemm.h"
 #include "panel.h"
 
@@ -18,28 +19,35 @@ struct PlainScore {
 };
 
 /// Scores S^T (keys x rows) of one panel and one tile: the product, the score policy, the masks.
-/// Defined for the keys span.begin <= j < span.end; `mask_buffer`: kMaskBuffer elements.
+/// Defined for the keys span.begin <= j < span.end; false where the dense mask hides them all, and
+/// nothing is computed. `keys`: the tile's keys as rows of a product; `mask_buffer`: kMaskBuffer
+/// elements.
 template <class C>
-FUSED_ATTENTION_INLINE void score_tile(const core::Problem& problem, const PanelRows<C>& rows,
+FUSED_ATTENTION_INLINE bool score_tile(const core::Problem& problem, const PanelRows<C>& rows,
                                        std::int64_t tile_first, TileSpan span,
-                                       const typename C::Scalar* keys_by_key,
+                                       Factors<typename C::Scalar> keys,
                                        const typename C::Scalar* queries,
                                        typename C::Scalar* mask_buffer,
                                        typename C::Scalar* scores) {
+  using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
-  const int dim = static_cast<int>(problem.sizes.dim_qk);
-  const int groups = (span.end - span.begin + M - 1) / M;
-  multiply_groups<typename C::Scalar, M, C::kVectors, Into::kOverwrite>(
-      groups, dim, keys_by_key + static_cast<std::int64_t>(span.begin) * dim,
-      static_cast<std::int64_t>(M) * dim, queries, scores + span.begin * C::kRows);
-  C::Score::template forward<C>(scores, span, rows);
-  if (problem.mask.data != nullptr) {
-    apply_dense_mask<C>(problem.mask, rows, tile_first, span, mask_buffer, scores);
+  const bool masked = problem.mask.data != nullptr;
+  MaskTile<T> mask{};
+  if (masked) {
+    mask = load_mask_tile<C>(problem.mask, rows, tile_first, span, mask_buffer);
+    if (!mask.any) return false;
   }
+  keys.data += span.begin / M * keys.group;
+  multiply_groups<T, M, C::kVectors, Into::kOverwrite>((span.end - span.begin + M - 1) / M,
+                                                       static_cast<int>(problem.sizes.dim_qk), keys,
+                                                       queries, scores + span.begin * C::kRows);
+  C::Score::template forward<C>(scores, span, rows);
+  if (masked) apply_mask_tile<C>(mask, span, scores);
   // After the mask, which keeps every sum finite: what is hidden by the band stays -inf.
   if (span.begin < span.full_begin || span.full_end < span.end) {
     hide_by_band<C>(problem.band, rows, tile_first, span, scores);
   }
+  return true;
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
