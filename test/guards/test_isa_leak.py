@@ -41,11 +41,11 @@ def test_library_uses_wide_registers_in_the_isa_namespaces_only(library):
     assert all(seen.values()), f"the kernels were not found where they should be: {seen}"
 
 
-@pytest.mark.parametrize("isa", ISAS)
-def test_isa_object_defines_only_its_table_accessor(library, isa):
-    objects = list((BUILD / f"CMakeFiles/fused_attention_isa_{isa}.dir").rglob("*.o"))
+@pytest.mark.parametrize("name", ISAS)
+def test_isa_object_defines_only_its_table_accessor(library, name):
+    objects = list((BUILD / f"CMakeFiles/fused_attention_isa_{name}.dir").rglob("*.o"))
     assert objects
-    accessor = f"_ZN15fused_attention3cpu{len(isa)}{isa}12kernel_tableEv"
+    accessor = f"_ZN15fused_attention3cpu{len(name)}{name}12kernel_tableEv"
     assert external_symbols(objects) == {accessor}
 
 
