@@ -1,10 +1,10 @@
 #include "attention_check.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <sstream>
 #include <string>
+
+#include "core/mask.h"
 
 #define FUSED_ATTENTION_CHECK(condition, ...) \
   TORCH_CHECK(condition, "fused_attention::attention: ", __VA_ARGS__)
@@ -183,32 +183,6 @@ core::DType to_core(c10::ScalarType dtype) {
   }
 }
 
-std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) {
-    return b > 0 ? std::numeric_limits<std::int64_t>::max()
-                 : std::numeric_limits<std::int64_t>::min();
-  }
-  return sum;
-}
-
-core::Band make_band(const core::Sizes& sizes, const CallOptions& options) {
-  const std::int64_t limit = saturating_add(saturating_add(sizes.seq_q, sizes.seq_k), 1);
-  const std::int64_t offset = options.diagonal_offset.expect_int();
-  const auto [left, right] = options.window_size;
-  core::Band band{.lower = -limit, .upper = limit};
-  if (left >= 0) {
-    band.lower = std::clamp(saturating_add(offset, -left), -limit, limit);
-  }
-  if (right >= 0) {
-    band.upper = std::clamp(saturating_add(offset, right), -limit, limit);
-  }
-  if (options.is_causal) {
-    band.upper = std::min(band.upper, std::clamp(offset, -limit, limit));
-  }
-  return band;
-}
-
 core::DenseMask make_mask(const std::optional<Tensor>& attn_mask) {
   if (!attn_mask.has_value()) {
     return {};
@@ -331,7 +305,9 @@ core::Problem make_problem(const ForwardTensors& t, const CallOptions& options) 
       .sizes = sizes,
       .dtype = to_core(t.query.scalar_type()),
       .scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(sizes.dim_qk))),
-      .band = make_band(sizes, options),
+      .band =
+          core::make_band(options.is_causal, options.diagonal_offset.expect_int(),
+                          options.window_size[0], options.window_size[1], sizes.seq_q, sizes.seq_k),
       .mask = make_mask(t.attn_mask),
       .query = to_const_operand(t.query),
       .key = to_const_operand(t.key),

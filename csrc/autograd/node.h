@@ -18,8 +18,8 @@
 
 namespace fused_attention {
 
-/// Nodes are held by intrusive_ptr since torch 2.12 or so, by shared_ptr with a deleter of its own
-/// before; `deleteNode` exists there only and is found through its argument.
+/// Torch 2.15 holds nodes by intrusive_ptr, 2.11 by shared_ptr with a deleter of its own:
+/// `deleteNode` exists there only, and is found through its argument.
 template <class NodeType>
 auto make_node() {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, torch::autograd::Node>) {

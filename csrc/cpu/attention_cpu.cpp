@@ -25,7 +25,9 @@ ForwardResult attention_forward_cpu(const ForwardTensors& tensors, const CallOpt
 }
 
 /// Where the kernel writes a key or value gradient. It writes one per batch entry: for an operand
-/// of batch 1 that was broadcast these are summed afterwards.
+/// of batch 1 that was broadcast these are summed afterwards, in fp32 for half precision, though
+/// each summand is rounded to the operand's type before, as where torch reduces an expanded
+/// operand.
 class BatchGradient {
  public:
   BatchGradient(const Tensor& gradient, bool is_wanted, std::int64_t batch)

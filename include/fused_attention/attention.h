@@ -18,6 +18,8 @@ namespace fused_attention {
 
 /// The options of an attention call, with torch's names and defaults.
 struct AttentionOptions {
+  using Window = std::array<std::int64_t, 2>;
+
   /// Broadcasts to (B, Hq, Sq, Sk), aligned from the right, any strides; never expanded in memory.
   /// bool: true = attend. float32, float64, bfloat16, float16: added to the scores, -inf hides.
   TORCH_ARG(std::optional<at::Tensor>, attn_mask);
@@ -31,7 +33,6 @@ struct AttentionOptions {
   TORCH_ARG(bool, enable_gqa) = true;
   /// Moves the diagonal of is_causal and window_size. Sk - Sq aligns them bottom-right.
   TORCH_ARG(std::int64_t, diagonal_offset) = 0;
-  using Window = std::array<std::int64_t, 2>;
   /// (left, right): row i sees i + offset - left <= j <= i + offset + right, both inclusive; -1 =
   /// no limit.
   TORCH_ARG(Window, window_size) = { -1, -1 };

@@ -58,21 +58,36 @@ def attention(
     if isinstance(attn_mask, CausalBias):
         diagonal_offset = _offset_of(attn_mask, query, key, is_causal, diagonal_offset)
         attn_mask, is_causal = None, True
-    arguments = {
-        "scale": scale,
-        "enable_gqa": enable_gqa,
-        "diagonal_offset": diagonal_offset,
-        "window_size": window_size,
-        "softcap": softcap,
-        "sinks": sinks,
-        "alibi_slopes": alibi_slopes,
-        "seqused_k": seqused_k,
-    }
-    op = torch.ops.fused_attention.attention_with_lse if return_lse else _attention
-    return op(query, key, value, attn_mask, dropout_p, is_causal, **arguments)
+    # Reading an argument costs torch a fair part of a microsecond: rare ones go only when given.
+    rare = {}
+    if window_size != (-1, -1):
+        rare["window_size"] = window_size
+    if softcap != 0.0:
+        rare["softcap"] = softcap
+    for name, tensor in (
+        ("sinks", sinks),
+        ("alibi_slopes", alibi_slopes),
+        ("seqused_k", seqused_k),
+    ):
+        if tensor is not None:
+            rare[name] = tensor
+    op = _attention_with_lse if return_lse else _attention
+    return op(
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        diagonal_offset=diagonal_offset,
+        **rare,
+    )
 
 
-_attention = torch.ops.fused_attention.attention
+_attention = torch.ops.fused_attention.attention.default
+_attention_with_lse = torch.ops.fused_attention.attention_with_lse.default
 
 
 def _offset_of(
