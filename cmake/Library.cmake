@@ -9,16 +9,21 @@ list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/")
 
 add_library(fused_attention_torch OBJECT ${sources})
 target_link_libraries(fused_attention_torch PRIVATE TorchLite::torch fused_attention_kernel_flags)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC warns about torch's compiled_autograd.h where it is inlined, although it is a system header.
+  target_compile_options(fused_attention_torch PRIVATE -Wno-maybe-uninitialized)
+endif()
 set(library_objects $<TARGET_OBJECTS:fused_attention_torch> $<TARGET_OBJECTS:fused_attention_run>
                     ${FUSED_ATTENTION_KERNEL_OBJECTS})
 
 add_library(fused_attention SHARED ${library_objects})
 # torch keeps pointers into the library (kernels, schemas) until the process ends: never unmap it.
 target_link_options(fused_attention PRIVATE LINKER:-z,nodelete)
-# As a wheel the library lies in fused_attention/lib, beside the torch folder. The path of the torch it
-# was built with serves every other prefix: RUNPATH is not transitive, so programs cannot supply it.
-set_target_properties(fused_attention PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib"
-                                                 INSTALL_RPATH_USE_LINK_PATH ON)
+# As a wheel the library lies in fused_attention/lib, beside the torch folder. The path of the torch it was
+# built with serves every other prefix: RUNPATH is not transitive, so programs cannot supply it.
+# INSTALL_RPATH_USE_LINK_PATH would leave that path out where the environment is inside the sources.
+set_target_properties(fused_attention PROPERTIES INSTALL_RPATH
+                                                 "$ORIGIN/../../torch/lib;${TorchLite_ROOT}/lib")
 set(library_targets fused_attention)
 if(FUSED_ATTENTION_STATIC)
   add_library(fused_attention_static STATIC ${library_objects})
