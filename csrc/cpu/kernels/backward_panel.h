@@ -9,8 +9,10 @@
 #include <cstdint>
 
 #include "../../core/online_softmax.h"
-#include "../kernel_table.h"
-#include "forward.h"
+#include "pack.h"
+#include "panel.h"
+#include "score.h"
+#include "softmax.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
