@@ -137,19 +137,25 @@ class Call {
     }
     const auto integers = tensor_options.dtype(at::kLong);
     const Tensor distance = at::arange(seq_k, integers) - at::arange(seq_q, integers).unsqueeze(-1);
-    // Far beyond any length, and far from overflow: what lies there is all or nothing anyway.
-    static constexpr std::int64_t kFar = std::int64_t{1} << 60;
-    const auto clamp = [](std::int64_t value) { return std::clamp(value, -kFar, kFar); };
+    // Sums saturate far beyond any length: what lies there is all or nothing anyway.
+    static constexpr std::int64_t kFar = std::int64_t{1} << 62;
     const auto known = options.diagonal_offset.maybe_as_int();
-    const SymInt offset = known.has_value() ? SymInt(clamp(*known)) : options.diagonal_offset;
+    const auto diagonal_plus = [&](std::int64_t shift) -> SymInt {
+      if (!known.has_value()) {
+        return options.diagonal_offset + std::clamp(shift, -kFar, kFar);
+      }
+      std::int64_t sum = 0;
+      const bool overflows = __builtin_add_overflow(*known, shift, &sum);
+      return overflows ? (shift > 0 ? kFar : -kFar) : std::clamp(sum, -kFar, kFar);
+    };
     if (left >= 0) {
-      hide(distance.ge(offset - clamp(left)));
+      hide(distance.ge(diagonal_plus(-left)));
     }
     if (right >= 0) {
-      hide(distance.le(offset + clamp(right)));
+      hide(distance.le(diagonal_plus(right)));
     }
     if (options.is_causal) {
-      hide(distance.le(offset));
+      hide(distance.le(diagonal_plus(0)));
     }
   }
 

@@ -54,7 +54,22 @@ def attention(
 
     Raises:
         RuntimeError: the arguments do not fit together; the message names rule and argument.
+        TypeError: scale, is_causal or window_size is not of the type above. (The operator's own
+            conversions would take a tensor as scale, and drop its gradient.)
     """
+    if scale is not None and isinstance(scale, torch.Tensor):
+        raise TypeError(
+            "fused_attention.attention: expected scale to be a number, but got a tensor"
+        )
+    if not isinstance(is_causal, bool):
+        raise TypeError(
+            f"fused_attention.attention: expected is_causal to be a bool, but got {is_causal!r}"
+        )
+    if not isinstance(window_size, (tuple, list)):
+        raise TypeError(
+            "fused_attention.attention: expected window_size to be (left, right), "
+            f"but got {window_size!r}"
+        )
     if isinstance(attn_mask, CausalBias):
         diagonal_offset = _offset_of(attn_mask, query, key, is_causal, diagonal_offset)
         attn_mask, is_causal = None, True

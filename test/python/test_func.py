@@ -66,6 +66,35 @@ def test_jvp_equals_the_formula(x):
     torch.testing.assert_close(jvp(fused, x.qkv, tangents), jvp(expected, x.qkv, tangents))
 
 
+@pytest.mark.parametrize(
+    ("offset", "window"),
+    [
+        (2**62, (2**61, -1)),  # the window ends far beyond the keys: nothing is seen
+        (2**62, (2**62 + 1, -1)),  # the two nearly cancel
+        (-(2**63), (-1, 2**63 - 1)),
+        (2**63 - 1, (2**63 - 1, 0)),
+    ],
+)
+def test_jvp_at_extreme_offsets_sees_what_the_forward_pass_sees(x, offset, window):
+    def call(q):
+        return ops.attention(q, *x.qkv[1:], diagonal_offset=offset, window_size=window)
+
+    def near(q):
+        # Row i sees i + low <= j <= i + high; anything past the lengths means the same.
+        low = max(-9, min(9, offset - window[0])) if window[0] >= 0 else -9
+        high = max(-9, min(9, offset + window[1])) if window[1] >= 0 else 9
+        return ops.attention(q, *x.qkv[1:], diagonal_offset=high, window_size=(high - low, 0))
+
+    q = x.qkv[0]
+    tangent = torch.randn_like(q)
+    if (offset, window) == (2**62, (2**61, -1)):
+        out, out_tangent = jvp(call, (q,), (tangent,))
+        assert not out.any()
+        assert not out_tangent.any()
+    else:
+        torch.testing.assert_close(jvp(call, (q,), (tangent,)), jvp(near, (q,), (tangent,)))
+
+
 def test_jvp_of_the_logsumexp_equals_the_formula(x):
     tangents = tuple(torch.randn_like(t) for t in x.qkv)
     mine = jvp(lambda *a: ops.attention_with_lse(*a, **OPTIONS), x.qkv, tangents)

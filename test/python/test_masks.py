@@ -284,3 +284,20 @@ def test_bool_mask_bytes_other_than_one_count_as_true(isa):
     got = run_fused(*x.qkv, attn_mask=mask.view(torch.bool))
     want = run_fused(*x.qkv, attn_mask=mask != 0)
     assert torch.equal(got.output, want.output)
+
+
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.float32], ids=dtype_id)
+def test_mask_that_hides_nothing_changes_nothing_where_scores_overflow(isa, mask_dtype):
+    q = torch.full((1, 1, 2, 4), -3e38)
+    k = torch.full((1, 1, 5, 4), 1e30)
+    k[..., 3, :] = -1e-30
+    v = torch.randn(1, 1, 5, 4)
+    for keys in (k, k[..., :3, :]):
+        n = keys.size(-2)
+        mask = torch.ones(2, n, dtype=torch.bool)
+        if mask_dtype != torch.bool:
+            mask = torch.zeros(2, n, dtype=mask_dtype)
+        out, lse, *_ = run_fused(q, keys, v[..., :n, :], attn_mask=mask)
+        plain_out, plain_lse, *_ = run_fused(q, keys, v[..., :n, :])
+        assert torch.equal(out, plain_out)
+        assert torch.equal(lse, plain_lse)

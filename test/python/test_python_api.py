@@ -137,3 +137,21 @@ def test_package_names_its_version_and_cmake_folder():
     assert fused_attention.__version__.count(".") == 2
     found = Path(fused_attention.cmake_prefix_path).rglob("fused_attention-config.cmake")
     assert next(found, None) is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": torch.tensor(0.5, requires_grad=True)},
+        {"is_causal": None},
+        {"is_causal": torch.tensor(True)},
+        {"window_size": 5},
+    ],
+    ids=str,
+)
+def test_arguments_of_another_type_are_refused_instead_of_converted(options):
+    q = torch.ones(1, 2, 3, 4)
+    with pytest.raises(
+        TypeError, match=f"fused_attention.attention: expected {next(iter(options))}"
+    ):
+        attention(q, q, q, **options)

@@ -12,12 +12,12 @@
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
 /// Adds a mask value to scores; -inf hides whatever the score is. A sum of finite values stays
-/// finite: no finite number means "hidden".
+/// finite: no finite number means "hidden". A score that overflowed to -inf stays so.
 template <class T>
 FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
   constexpr T kLowest = sizeof(T) == 4 ? T(-0x1.fffffep127) : T(-0x1.fffffffffffffp1023);
   const Vec<T> sum = score + mask;
-  const Vec<T> finite = sum < splat(kLowest) ? splat(kLowest) : sum;
+  const Vec<T> finite = (sum < splat(kLowest)) & (score >= splat(kLowest)) ? splat(kLowest) : sum;
   return mask == splat(-kInfinity<T>) ? mask : finite;
 }
 
