@@ -81,7 +81,7 @@ std::vector<std::string> supported_isas() {
 std::string active_isa() { return active_table().name; }
 
 void set_isa(const std::string& name) {
-  active().store(&find_table(name, "fused_attention::set_isa"), std::memory_order_relaxed);
+  active().store(&find_table(name, "fused_attention::set_cpu_isa"), std::memory_order_relaxed);
 }
 
 }  // namespace fused_attention::cpu

@@ -135,9 +135,11 @@ class Report:
     def _verdict(self) -> Panel:
         tolerances = self.tolerances()
         before, after = self.gradient_differences
+        first, last = f"{tolerances[0]:g}", f"{tolerances[-1]:.1g}"
         numbers = (
             f"the losses differ by at most {max(self.differences()):.1e} (tolerance "
-            f"{tolerances[0]:g} growing to {tolerances[-1]:.1g}), the gradients at equal weights "
+            f"{first if first == last else f'{first} growing to {last}'}), the gradients at equal "
+            f"weights "
             f"by {before:.1e} before and {after:.1e} after training (tolerance "
             f"{GRADIENT_TOLERANCE[self.dtype]:g})"
         )

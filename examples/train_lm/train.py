@@ -128,6 +128,12 @@ def train(trainers: dict[str, Trainer], batches: Batches, steps: int, console: C
                 f"{1e3 * ours.step_seconds[-1]:.0f} | {1e3 * theirs.step_seconds[-1]:.0f} ms  "
                 f"(fused | SDPA)",
             )
+            # A bar is drawn on terminals only; a log gets a line now and then.
+            if not console.is_terminal and (step + 1) % max(1, steps // 10) == 0:
+                console.print(
+                    f"step {step + 1} of {steps}: loss {ours.losses[-1]:.3f} (fused) "
+                    f"{theirs.losses[-1]:.3f} (SDPA)"
+                )
 
 
 def sample(
