@@ -17,7 +17,8 @@ template <class T>
 FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
   constexpr T kLowest = sizeof(T) == 4 ? T(-0x1.fffffep127) : T(-0x1.fffffffffffffp1023);
   const Vec<T> sum = score + mask;
-  const Vec<T> finite = (sum < splat(kLowest)) & (score >= splat(kLowest)) ? splat(kLowest) : sum;
+  const auto too_low = (sum < splat(kLowest)) & (score >= splat(kLowest));
+  const Vec<T> finite = too_low ? splat(kLowest) : sum;
   return mask == splat(-kInfinity<T>) ? mask : finite;
 }
 
