@@ -1,5 +1,5 @@
-// The CPU kernels alone, per ISA: reference shapes in GFLOP/s and as a share of the FMA peak that
-// the same binary measures. Torch-free; run with --benchmark_filter=avx2 and the like.
+// The CPU kernels alone, per ISA: reference shapes in GFLOP/s. bench_attention.py sets such rates
+// against the FMA peak. Torch-free; run with --benchmark_filter=avx2 and the like.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
