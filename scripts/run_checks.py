@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = os.environ.get("BUILD", str(ROOT / "build/release"))
 JOBS = os.environ.get("MAX_JOBS", str(os.cpu_count()))
-ASAN = str(Path(BUILD).parent / "asan")
+ASAN = str(Path(BUILD).parent / "asan-operator")
 
 
 def tracked(*patterns: str) -> list[str]:
@@ -38,10 +38,15 @@ def checks() -> list[tuple[str, list[list[str]]]]:
         (
             "C++ tests under AddressSanitizer and UBSan",
             [
-                ["cmake", "--preset", "asan", "-B", ASAN],
+                [
+                    *("cmake", "--preset", "asan-operator", "-B", ASAN),
+                    f"-DPython_EXECUTABLE={sys.executable}",
+                ],
                 ["cmake", "--build", ASAN, "--parallel", JOBS],
-                # One process: a start under AddressSanitizer takes longer than most of the tests.
+                # Not by CTest, which starts a process for each test of the operator: a start under
+                # AddressSanitizer takes longer than most of them.
                 [f"{ASAN}/test/cpp/fused_attention_kernel_tests", "--gtest_brief=1"],
+                [f"{ASAN}/test/cpp/fused_attention_tests", "--gtest_brief=1"],
             ],
         ),
         ("Python tests", [[*pytest, *shlex.split(os.environ.get("PYTEST_ARGS", ""))]]),
