@@ -140,7 +140,8 @@ TEST_P(ContractTest, GradientOfRowsThatSeeNothingCountsForNothing) {
 
 TEST_P(ContractTest, HugeScoresHaveTheRightGradients) {
   // LSE of a mask of -1e30 or of the lowest float swallows log n: P = exp(S - LSE) would be 1 each.
-  for (const double bias : {-1e30, -3.4028234663852886e38, 1e6}) {
+  // LSE near 6e4 still moves P by a part in a thousand.
+  for (const double bias : {-1e30, -3.4028234663852886e38, 1e6, 6e4}) {
     const Case c{.name = "huge", .sizes = {1, 2, 1, 30, 150, 16, 16}, .mask = MaskKind::kFloat};
     Call call(c);
     call.mask->fill([&](auto...) { return bias; });
@@ -156,6 +157,25 @@ TEST_P(ContractTest, HugeScoresHaveTheRightGradients) {
                   1e-5);
     }
   }
+}
+
+TEST_P(ContractTest, FiniteScoresAndMasksWhoseSumOverflowsHideNothing) {
+  // -3e38 and -3e38 make -Inf in fp32, which would mean hidden. All keys are alike: equal weights.
+  const Case c{.name = "overflow", .sizes = {1, 2, 1, 30, 150, 4, 16}, .mask = MaskKind::kFloat};
+  Call call(c);
+  call.mask->fill([](auto...) { return -3e38; });
+  call.q.fill([](auto...) { return 1e19; });
+  call.k.fill([](auto...) { return -1.5e19; });
+  call.run();
+  double mean = 0;
+  for (std::int64_t j = 0; j < 150; ++j) mean += call.v.get(0, 0, j, 5) / 150;
+  double grad = 0;
+  for (std::int64_t i = 0; i < 30; ++i) {
+    EXPECT_NEAR(call.out.get(0, 1, i, 5), mean, 1e-5);
+    EXPECT_TRUE(std::isfinite(call.lse_at(static_cast<std::size_t>(i))));
+    for (const std::int64_t h : {0, 1}) grad += call.grad.get(0, h, i, 5) / 150;
+  }
+  EXPECT_NEAR(call.dv.get(0, 0, 140, 5), grad, 1e-5);
 }
 
 TEST_P(ContractTest, HalfPrecisionOutputIsTheNearestOfItsValue) {
