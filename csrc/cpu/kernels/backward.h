@@ -68,8 +68,8 @@ void add_non_finite_grads(const core::BackwardProblem& call, const BackwardPanel
   const int dim = static_cast<int>(call.problem.sizes.dim_v);
   for (int n = 1; n <= panel.non_finite[0]; ++n) {
     const int lane = panel.non_finite[n];
-    load_padded(call.problem.dtype, call.grad_output, rows.batch, rows.head[lane],
-                rows.position[lane], dim, buffer);
+    const core::ConstOperand& x = call.grad_output;
+    load_row(call.problem.dtype, x.data, row_offset<C>(x, rows, lane), x.stride_d, dim, buffer);
     for (int j = span.begin; j < span.end; ++j) {
       if (!sees<C>(call.problem, rows, lane, tile_first + j)) continue;
       for (int d = 0; d < dim; ++d) {
@@ -95,11 +95,10 @@ FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, const typename C::Sca
 }
 
 /// One panel against one packed tile.
-template <class C>
+template <class C, class Scratch>
 FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
                                           std::int64_t tile_first, TileSpan span,
-                                          BackwardScratch<C>& scratch,
-                                          const BackwardPanel<C>& panel,
+                                          Scratch& scratch, const BackwardPanel<C>& panel,
                                           const KeyGradients<typename C::Scalar>& sums) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
@@ -187,14 +186,15 @@ void backward_block(const core::BackwardProblem& call, const BackwardPlan& plan,
   const int dim_qk = static_cast<int>(sizes.dim_qk);
   const int dim_v = static_cast<int>(sizes.dim_v);
   const core::RowBlock block = core::row_block(plan.rows, sizes, head, index);
-  const std::int64_t panels = core::ceil_div(block.count, C::kRows);
   BackwardScratch<C> scratch(sizes, plan.rows.block_rows, memory);
   const KeyGradients<T> sums(sizes, accumulators);
 
-  for (std::int64_t p = 0; p < panels; ++p) {
-    prepare_panel<C>(call, block, p * C::kRows, scratch.rows, scratch.panel(sizes, p));
-  }
-  refine_shifts<C>(problem, block, panels, scratch);
+  for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t first) {
+    using P = decltype(config);
+    const BackwardPanel<P> panel = scratch.template panel<P>(sizes, p);
+    prepare_panel<P>(call, block, first, scratch.rows, panel);
+    refine_shifts<P>(problem, block, scratch, panel);
+  });
 
   for (std::int64_t tile = 0; tile < plan.key_tiles; ++tile) {
     const std::int64_t first = tile * kTileKeys;
@@ -210,10 +210,11 @@ void backward_block(const core::BackwardProblem& call, const BackwardPlan& plan,
       __builtin_memset(sums.key + first * sums.ld_key, 0, sizeof(T) * keys * sums.ld_key);
       __builtin_memset(sums.value + first * sums.ld_value, 0, sizeof(T) * keys * sums.ld_value);
     };
-    for (std::int64_t p = 0; p < panels; ++p) {
-      const BackwardPanel<C> panel = scratch.panel(sizes, p);
-      const TileSpan span = span_of<C>(problem, *panel.rows, first, count, true);
-      if (span.begin >= span.end) continue;
+    for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t) {
+      using P = decltype(config);
+      const BackwardPanel<P> panel = scratch.template panel<P>(sizes, p);
+      const TileSpan span = span_of<P>(problem, *panel.rows, first, count, true);
+      if (span.begin >= span.end) return;
       if (!packed) {
         pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count,
                         dim_qk, scratch.rows, scratch.keys, nullptr);
@@ -222,8 +223,8 @@ void backward_block(const core::BackwardProblem& call, const BackwardPlan& plan,
         packed = true;
       }
       take_turn();
-      backward_tile<C>(call, first, span, scratch, panel, sums);
-    }
+      backward_tile<P>(call, first, span, scratch, panel, sums);
+    });
     take_turn();
     if (index == core::max64(plan.rows.blocks, 1) - 1) {
       write_key_gradient(problem.dtype, call.grad_key, block, first, count, dim_qk, sums.key,
@@ -235,9 +236,10 @@ void backward_block(const core::BackwardProblem& call, const BackwardPlan& plan,
   }
 
   if (call.grad_query.data == nullptr) return;
-  for (std::int64_t p = 0; p < panels; ++p) {
-    write_grad_queries<C>(call, scratch.panel(sizes, p), scratch.rows);
-  }
+  for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t) {
+    using P = decltype(config);
+    write_grad_queries<P>(call, scratch.template panel<P>(sizes, p), scratch.rows);
+  });
 }
 
 template <class C>

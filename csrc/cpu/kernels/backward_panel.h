@@ -11,6 +11,7 @@
 #include "../../core/online_softmax.h"
 #include "pack.h"
 #include "panel.h"
+#include "panel_io.h"
 #include "score.h"
 #include "softmax.h"
 
@@ -38,10 +39,10 @@ struct BackwardScratch {
 
   BackwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
-    keys.by_key = arena.take<T>(packed_size<T, M>(sizes.dim_qk));
-    keys.by_dim = arena.take<T>(packed_size<T, M>(sizes.dim_qk));
-    values.by_key = arena.take<T>(packed_size<T, M>(sizes.dim_v));
-    rows = arena.take<T>(2 * core::max64(C::kRows, M) * padded_length<T>(longest));
+    keys.by_key = arena.take<T>(by_key_size(sizes.dim_qk));
+    keys.by_dim = arena.take<T>(by_dim_size<T, M>(sizes.dim_qk));
+    values.by_key = arena.take<T>(by_key_size(sizes.dim_v));
+    rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
     weights = arena.take<T>(kTileKeys * C::kRows);
     grad_scores = arena.take<T>(kTileKeys * C::kRows);
     mask = arena.take<T>(kMaskBuffer<C>);
@@ -49,29 +50,32 @@ struct BackwardScratch {
     sum = arena.take<T>(C::kRows);
     alpha = arena.take<T>(C::kRows);
     panels_begin = arena.bytes();
-    take_panel(sizes);
+    take_panel<C>(sizes);
     panel_bytes = arena.bytes() - panels_begin;
     bytes = panels_begin + panel_bytes * (block_rows / C::kRows);
   }
 
-  BackwardPanel<C> take_panel(const core::Sizes& sizes) {
-    BackwardPanel<C> panel;
-    panel.rows = arena.take<PanelRows<C>>(1);
-    panel.queries_by_dim = arena.take<T>(sizes.dim_qk * C::kRows);
-    panel.queries = arena.take<T>(padded_length<T>(sizes.dim_qk) * C::kRows);
-    panel.grads_by_dim = arena.take<T>(sizes.dim_v * C::kRows);
-    panel.grads = arena.take<T>(padded_length<T>(sizes.dim_v) * C::kRows);
-    panel.grad_queries = arena.take<T>(round_up(sizes.dim_qk, M) * C::kRows);
-    panel.shift = arena.take<T>(C::kRows);
-    panel.factor = arena.take<T>(C::kRows);
-    panel.delta = arena.take<T>(C::kRows);
-    panel.non_finite = arena.take<int>(C::kRows + 1);
+  template <class P>
+  BackwardPanel<P> take_panel(const core::Sizes& sizes) {
+    BackwardPanel<P> panel;
+    panel.rows = arena.take<PanelRows<P>>(1);
+    panel.queries_by_dim = arena.take<T>(sizes.dim_qk * P::kRows);
+    panel.queries = arena.take<T>(padded_length<T>(sizes.dim_qk) * P::kRows);
+    panel.grads_by_dim = arena.take<T>(sizes.dim_v * P::kRows);
+    panel.grads = arena.take<T>(padded_length<T>(sizes.dim_v) * P::kRows);
+    panel.grad_queries = arena.take<T>(round_up(sizes.dim_qk, M) * P::kRows);
+    panel.shift = arena.take<T>(P::kRows);
+    panel.factor = arena.take<T>(P::kRows);
+    panel.delta = arena.take<T>(P::kRows);
+    panel.non_finite = arena.take<int>(P::kRows + 1);
     return panel;
   }
 
-  BackwardPanel<C> panel(const core::Sizes& sizes, std::int64_t index) {
+  /// Panel `index`, of C or its tail.
+  template <class P>
+  BackwardPanel<P> panel(const core::Sizes& sizes, std::int64_t index) {
     arena.rewind(panels_begin + index * panel_bytes);
-    return take_panel(sizes);
+    return take_panel<P>(sizes);
   }
 
   Arena arena;
@@ -97,16 +101,17 @@ FUSED_ATTENTION_INLINE T dot(const T* a, const T* b, int n) {
   for (; i + L <= n; i += L) sums += load(a + i) * load(b + i);
   T sum = 0;
   for (; i < n; ++i) sum += a[i] * b[i];
-  for (int lane = 0; lane < L; ++lane) sum += sums[lane];
-  return sum;
+  return sum_lanes<T>(sums) + sum;
 }
 
-/// Row of an operand, converted, zeros up to the padded length.
-template <class T, class Operand>
-FUSED_ATTENTION_INLINE void load_padded(core::DType dtype, const Operand& x, std::int64_t b,
-                                        std::int64_t h, std::int64_t i, int dim, T* to) {
-  load_row(dtype, x.data, b * x.stride_b + h * x.stride_h + i * x.stride_s, x.stride_d, dim, to);
-  for (std::int64_t d = dim; d < padded_length<T>(dim); ++d) to[d] = 0;
+/// to[i] = factor * from[i] for i < n, 0 up to the padded length.
+template <class T>
+FUSED_ATTENTION_INLINE void copy_padded(const T* from, int n, T factor, T* to) {
+  constexpr int L = kLanes<T>;
+  int i = 0;
+  for (; i + L <= n; i += L) store(to + i, load(from + i) * factor);
+  for (; i < n; ++i) to[i] = from[i] * factor;
+  for (; i < padded_length<T>(n); ++i) to[i] = 0;
 }
 
 /// Fills a panel: queries and grad_output in both orders, m, r, delta, dQ = 0.
@@ -122,93 +127,96 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
   const std::int64_t ld_v = padded_length<T>(dim_v);
   PanelRows<C>& rows = *panel.rows;
   place_rows<C>(sizes, block, offset, rows);
-  panel.non_finite[0] = 0;
+  FiniteCheck<T> query_check;
+  FiniteCheck<T> grad_check;
   for (int lane = 0; lane < C::kRows; ++lane) {
     T* query = panel.queries + lane * ld_qk;
     T* grad = panel.grads + lane * ld_v;
     panel.shift[lane] = kInfinity<T>;
     panel.factor[lane] = 0;
     panel.delta[lane] = 0;
-    const bool row = lane < rows.count;
-    const std::int64_t b = rows.batch;
-    const std::int64_t h = rows.head[lane];
-    const std::int64_t i = rows.position[lane];
-    const std::int64_t at = (b * sizes.heads_q + h) * sizes.seq_q + i;
-    const T lse = row ? static_cast<const T*>(call.logsumexp)[at] : -kInfinity<T>;
-    if (lse ==
-        -kInfinity<T>) {  // sees nothing, or is no row: nothing of it may count, NaN included
+    const std::int64_t head = rows.batch * sizes.heads_q + rows.head[lane];
+    const std::int64_t at = head * sizes.seq_q + rows.position[lane];
+    const T lse =
+        lane < rows.count ? static_cast<const T*>(call.logsumexp)[at] : -kInfinity<T>;
+    // A row that sees nothing, or is none: nothing of it may count, NaN included.
+    if (lse == -kInfinity<T>) {
       for (std::int64_t d = 0; d < ld_qk; ++d) query[d] = 0;
       for (std::int64_t d = 0; d < ld_v; ++d) grad[d] = 0;
       continue;
     }
     panel.shift[lane] = lse;
     panel.factor[lane] = 1;
-    load_padded(problem.dtype, problem.query, b, h, i, dim_qk, query);
-    for (int d = 0; d < dim_qk; ++d) query[d] *= static_cast<T>(problem.scale);
-    load_padded(problem.dtype, call.grad_output, b, h, i, dim_v, grad);
-    load_padded(problem.dtype, call.output, b, h, i, dim_v, buffer);
-    panel.delta[lane] = dot(grad, buffer, dim_v);
+    const auto read = [&](const core::ConstOperand& x, int dim) {
+      return read_row(problem.dtype, x.data, row_offset<C>(x, rows, lane), x.stride_d, dim, buffer);
+    };
+    copy_padded(read(problem.query, dim_qk), dim_qk, static_cast<T>(problem.scale), query);
+    copy_padded(read(call.grad_output, dim_v), dim_v, T(1), grad);
+    panel.delta[lane] = dot(grad, read(call.output, dim_v), dim_v);
     if (call.grad_logsumexp != nullptr) {
       panel.delta[lane] -= static_cast<const T*>(call.grad_logsumexp)[at];
     }
+    query_check.add(query, dim_qk);
+    grad_check.add(grad, dim_v);
   }
-  transpose(C::kRows, dim_qk, panel.queries, ld_qk, panel.queries_by_dim, C::kRows);
-  transpose(C::kRows, dim_v, panel.grads, ld_v, panel.grads_by_dim, C::kRows);
+  const auto transpose_rows = [](int dim, const T* from, T* to) {
+    const std::int64_t ld = padded_length<T>(dim);
+    transpose<T>(
+        C::kRows, dim, [&](int lane) FUSED_ATTENTION_LAMBDA { return from + lane * ld; },
+        [](int) FUSED_ATTENTION_LAMBDA { return T(1); },
+        [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * C::kRows; });
+  };
+  transpose_rows(dim_qk, panel.queries, panel.queries_by_dim);
+  transpose_rows(dim_v, panel.grads, panel.grads_by_dim);
   // From here on the row-major copies are multiplied with weights that may be 0.
-  for (int lane = 0; lane < rows.count; ++lane) {
+  panel.non_finite[0] = 0;
+  for (int lane = 0; lane < rows.count && !query_check.all_finite(); ++lane) {
     T* query = panel.queries + lane * ld_qk;
+    if (all_finite(query, dim_qk)) continue;
+    for (int d = 0; d < dim_qk; ++d) query[d] = 0;
+  }
+  for (int lane = 0; lane < rows.count && !grad_check.all_finite(); ++lane) {
     T* grad = panel.grads + lane * ld_v;
-    if (!all_finite(query, dim_qk)) {
-      for (int d = 0; d < dim_qk; ++d) query[d] = 0;
-    }
-    if (!all_finite(grad, dim_v)) {
-      for (int d = 0; d < dim_v; ++d) grad[d] = 0;
-      panel.non_finite[++panel.non_finite[0]] = lane;
-    }
+    if (all_finite(grad, dim_v)) continue;
+    for (int d = 0; d < dim_v; ++d) grad[d] = 0;
+    panel.non_finite[++panel.non_finite[0]] = lane;
   }
   __builtin_memset(
       panel.grad_queries, 0,
       sizeof(T) * static_cast<std::size_t>(round_up(dim_qk, C::kBroadcast) * C::kRows));
 }
 
-/// Finds m and l anew for the rows whose LSE is too coarse; a rare pass over the block's keys.
-template <class C>
-void refine_shifts(const core::Problem& problem, const core::RowBlock& block, std::int64_t panels,
-                   BackwardScratch<C>& scratch) {
+/// Finds m and l anew for the rows of a panel whose LSE is too coarse; a rare pass over its keys.
+template <class C, class Scratch>
+void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Scratch& scratch,
+                   const BackwardPanel<C>& panel) {
   using T = typename C::Scalar;
   const core::Sizes& sizes = problem.sizes;
-  for (std::int64_t p = 0; p < panels; ++p) {
-    const BackwardPanel<C> panel = scratch.panel(sizes, p);
-    bool coarse = false;
-    for (int lane = 0; lane < panel.rows->count; ++lane) {
-      coarse |= core::logsumexp_is_coarse(panel.shift[lane]);
-      scratch.max[lane] = -kInfinity<T>;
-      scratch.sum[lane] = 0;
+  bool coarse = false;
+  for (int lane = 0; lane < C::kRows; ++lane) {
+    coarse |= core::logsumexp_is_coarse(panel.shift[lane]);
+    scratch.max[lane] = -kInfinity<T>;
+    scratch.sum[lane] = 0;
+  }
+  if (!coarse) return;
+  for (std::int64_t first = 0; first < sizes.seq_k; first += kTileKeys) {
+    const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
+    const TileSpan span = span_of<C>(problem, *panel.rows, first, count, true);
+    if (span.begin >= span.end) continue;
+    pack_tile<T, C::kBroadcast>(problem.dtype, problem.key, block.batch, block.head_kv, first,
+                                count, static_cast<int>(sizes.dim_qk), scratch.rows,
+                                {scratch.keys.by_key, nullptr}, nullptr);
+    if (!score_tile<C>(problem, *panel.rows, first, span,
+                       factors_by_key<T, C::kBroadcast>(scratch.keys, sizes.dim_qk),
+                       panel.queries_by_dim, scratch.mask, scratch.weights)) {
+      continue;
     }
-    if (!coarse) continue;
-    for (int lane = panel.rows->count; lane < C::kRows; ++lane) {
-      scratch.max[lane] = -kInfinity<T>;
-      scratch.sum[lane] = 0;
-    }
-    for (std::int64_t first = 0; first < sizes.seq_k; first += kTileKeys) {
-      const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
-      const TileSpan span = span_of<C>(problem, *panel.rows, first, count, true);
-      if (span.begin >= span.end) continue;
-      pack_tile<T, C::kBroadcast>(problem.dtype, problem.key, block.batch, block.head_kv, first,
-                                  count, static_cast<int>(sizes.dim_qk), scratch.rows,
-                                  {scratch.keys.by_key, nullptr}, nullptr);
-      if (!score_tile<C>(problem, *panel.rows, first, span,
-                         factors_by_key<T, C::kBroadcast>(scratch.keys, sizes.dim_qk),
-                         panel.queries_by_dim, scratch.mask, scratch.weights)) {
-        continue;
-      }
-      softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
-    }
-    for (int lane = 0; lane < panel.rows->count; ++lane) {
-      if (!core::logsumexp_is_coarse(panel.shift[lane])) continue;
-      panel.shift[lane] = scratch.max[lane];
-      panel.factor[lane] = static_cast<T>(core::output_scale(scratch.sum[lane]));
-    }
+    softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
+  }
+  for (int lane = 0; lane < panel.rows->count; ++lane) {
+    if (!core::logsumexp_is_coarse(panel.shift[lane])) continue;
+    panel.shift[lane] = scratch.max[lane];
+    panel.factor[lane] = static_cast<T>(core::output_scale(scratch.sum[lane]));
   }
 }
 
@@ -218,19 +226,9 @@ void write_grad_queries(const core::BackwardProblem& call, const BackwardPanel<C
                         typename C::Scalar* buffer) {
   using T = typename C::Scalar;
   const core::Problem& problem = call.problem;
-  const int dim = static_cast<int>(problem.sizes.dim_qk);
-  const std::int64_t ld = padded_length<T>(dim);
-  const PanelRows<C>& rows = *panel.rows;
-  const core::Operand& to = call.grad_query;
-  transpose(dim, C::kRows, panel.grad_queries, C::kRows, buffer, ld);
-  for (int lane = 0; lane < rows.count; ++lane) {
-    T* row = buffer + lane * ld;
-    for (int d = 0; d < dim; ++d) row[d] *= static_cast<T>(problem.scale);
-    store_row(problem.dtype, to.data,
-              rows.batch * to.stride_b + rows.head[lane] * to.stride_h +
-                  rows.position[lane] * to.stride_s,
-              to.stride_d, dim, row);
-  }
+  store_panel<C>(
+      problem.dtype, call.grad_query, *panel.rows, static_cast<int>(problem.sizes.dim_qk),
+      [&](int) { return static_cast<T>(problem.scale); }, panel.grad_queries, buffer);
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE

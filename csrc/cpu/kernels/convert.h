@@ -170,6 +170,19 @@ void load_row(DType dtype, const void* data, std::int64_t offset, std::int64_t s
   }
 }
 
+/// The dtype whose elements are stored as T computes with them.
+template <class T>
+constexpr DType kStoredAs = sizeof(T) == sizeof(float) ? DType::kFloat32 : DType::kFloat64;
+
+/// The row as in load_row: where it is if it is stored as T computes, else converted in `buffer`.
+template <class T>
+FUSED_ATTENTION_INLINE const T* read_row(DType dtype, const void* data, std::int64_t offset,
+                                         std::int64_t stride, int n, T* buffer) {
+  if (dtype == kStoredAs<T> && stride == 1) return static_cast<const T*>(data) + offset;
+  load_row(dtype, data, offset, stride, n, buffer);
+  return buffer;
+}
+
 /// Element `offset + i * stride` of `data` = from[i], rounded to nearest even.
 template <class T>
 void store_row(DType dtype, void* data, std::int64_t offset, std::int64_t stride, int n,

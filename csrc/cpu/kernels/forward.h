@@ -37,10 +37,10 @@ void add_non_finite_values(const core::Problem& problem, const NonFinite& non_fi
 }
 
 /// One panel against one tile; `values(begin)` gives the factors of V from key `begin` on.
-template <class C, class Values>
+template <class C, class Values, class Scratch>
 FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int64_t tile_first,
                                          TileSpan span, Factors<typename C::Scalar> keys,
-                                         const Values& values, ForwardScratch<C>& scratch,
+                                         const Values& values, Scratch& scratch,
                                          const ForwardPanel<C>& panel) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
@@ -61,36 +61,37 @@ FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int6
 /// All panels of a block against the tile of `count` keys from `first` on.
 template <class C>
 FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const core::RowBlock& block,
-                                          std::int64_t first, int count, std::int64_t panels,
+                                          std::int64_t first, int count,
                                           ForwardScratch<C>& scratch) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
   const core::Sizes& sizes = problem.sizes;
   const int dim_qk = static_cast<int>(sizes.dim_qk);
   const int dim_v = static_cast<int>(sizes.dim_v);
-  const auto for_each_panel = [&](Factors<T> keys, const auto& values) {
-    for (std::int64_t p = 0; p < panels; ++p) {
-      const ForwardPanel<C> panel = scratch.panel(sizes, p);
-      const TileSpan span = span_of<C>(problem, *panel.rows, first, count, false);
-      if (span.begin >= span.end) continue;
-      forward_tile<C>(problem, first, span, keys, values, scratch, panel);
-    }
+  const auto multiply = [&](Factors<T> keys, const auto& values) {
+    for_each_panel<C>(block.count, [&](auto config, std::int64_t index, std::int64_t) {
+      using P = decltype(config);
+      const ForwardPanel<P> panel = scratch.template panel<P>(sizes, index);
+      const TileSpan span = span_of<P>(problem, *panel.rows, first, count, false);
+      if (span.begin >= span.end) return;
+      forward_tile<P>(problem, first, span, keys, values, scratch, panel);
+    });
   };
   if constexpr (C::kPacks) {
     pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count, dim_qk,
                     scratch.rows, scratch.keys, nullptr);
     pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count, dim_v,
                     scratch.rows, scratch.values, &scratch.non_finite);
-    for_each_panel(factors_by_key<T, M>(scratch.keys, dim_qk),
-                   [&](int begin) { return factors_by_dim<T, M>(scratch.values, begin); });
+    multiply(factors_by_key<T, M>(scratch.keys, dim_qk),
+             [&](int begin) { return factors_by_dim<T, M>(scratch.values, begin); });
   } else {
     const RowTile<T> keys = read_rows<T, M>(problem.dtype, problem.key, block.batch, block.head_kv,
                                             first, count, dim_qk, scratch.keys.by_key, nullptr);
     const RowTile<T> values =
         read_rows<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count,
                         dim_v, scratch.values.by_dim, &scratch.non_finite);
-    for_each_panel(factors_by_key<T, M>(keys),
-                   [&](int begin) { return factors_by_dim<T, M>(values, begin); });
+    multiply(factors_by_key<T, M>(keys),
+             [&](int begin) { return factors_by_dim<T, M>(values, begin); });
   }
 }
 
@@ -106,21 +107,21 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
   // Later rows see more keys under a causal mask: heaviest first keeps the threads busy to the end.
   const std::int64_t index = plan.rows.blocks - 1 - pair % plan.rows.blocks;
   const core::RowBlock block = core::row_block(plan.rows, sizes, pair / plan.rows.blocks, index);
-  const std::int64_t panels = core::ceil_div(block.count, C::kRows);
   ForwardScratch<C> scratch(sizes, plan.rows.block_rows, memory);
 
-  for (std::int64_t p = 0; p < panels; ++p) {
-    const ForwardPanel<C> panel = scratch.panel(sizes, p);
-    place_rows<C>(sizes, block, p * C::kRows, *panel.rows);
-    load_panel<C>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
+  for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t first) {
+    using P = decltype(config);
+    const ForwardPanel<P> panel = scratch.template panel<P>(sizes, p);
+    place_rows<P>(sizes, block, first, *panel.rows);
+    load_panel<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
                   static_cast<T>(problem.scale), scratch.rows, panel.queries);
     __builtin_memset(panel.output, 0,
-                     sizeof(T) * static_cast<std::size_t>(round_up(sizes.dim_v, M) * C::kRows));
-    for (int lane = 0; lane < C::kRows; ++lane) {
+                     sizeof(T) * static_cast<std::size_t>(round_up(sizes.dim_v, M) * P::kRows));
+    for (int lane = 0; lane < P::kRows; ++lane) {
       panel.max[lane] = -kInfinity<T>;
       panel.sum[lane] = 0;
     }
-  }
+  });
 
   const std::int64_t group = core::group_size(sizes);
   const auto keys = core::keys_of_any_row(problem.band, block.first / group,
@@ -131,18 +132,20 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
        tile < last_tile; ++tile) {
     const std::int64_t first = tile * kTileKeys;
     const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
-    forward_tiles<C>(problem, block, first, count, panels, scratch);
+    forward_tiles<C>(problem, block, first, count, scratch);
   }
 
-  for (std::int64_t p = 0; p < panels; ++p) {
-    const ForwardPanel<C> panel = scratch.panel(sizes, p);
+  for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t) {
+    using P = decltype(config);
+    const ForwardPanel<P> panel = scratch.template panel<P>(sizes, p);
     if (plan.chunks == 1) {
-      write_panel<C>(call, *panel.rows, panel.max, panel.sum, panel.output, scratch.rows);
+      write_panel<P>(call, panel, scratch.rows);
     } else {
-      store_partial<C>(sizes, panel,
-                       PartialPanel<C>(sizes, p, chunk, plan.chunks, static_cast<T*>(partial)));
+      store_partial<P>(sizes, panel,
+                       PartialPanel<P>(PartialPanel<C>::elements(sizes), p, chunk, plan.chunks,
+                                       static_cast<T*>(partial)));
     }
-  }
+  });
 }
 
 /// Merges the chunks of a row block by their m and l, in the order of the keys.
@@ -153,35 +156,39 @@ void forward_merge(const core::ForwardProblem& call, const ForwardPlan& plan, st
   const core::Sizes& sizes = call.problem.sizes;
   const core::RowBlock block = core::row_block(plan.rows, sizes, head, index);
   ForwardScratch<C> scratch(sizes, plan.rows.block_rows, memory);
-  const ForwardPanel<C> panel = scratch.panel(sizes, 0);
   T* base = static_cast<T*>(const_cast<void*>(partial));
-  for (std::int64_t p = 0; p * C::kRows < block.count; ++p) {
-    place_rows<C>(sizes, block, p * C::kRows, *panel.rows);
-    for (int lane = 0; lane < C::kRows; ++lane) {
+  for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t first) {
+    using P = decltype(config);
+    const ForwardPanel<P> panel = scratch.template panel<P>(sizes, 0);
+    const auto part = [&](std::int64_t chunk) {
+      return PartialPanel<P>(PartialPanel<C>::elements(sizes), p, chunk, plan.chunks, base);
+    };
+    place_rows<P>(sizes, block, first, *panel.rows);
+    for (int lane = 0; lane < P::kRows; ++lane) {
       T max = -kInfinity<T>;
       for (std::int64_t c = 0; c < plan.chunks; ++c) {
-        const T m = PartialPanel<C>(sizes, p, c, plan.chunks, base).max[lane];
+        const T m = part(c).max[lane];
         if (m > max) max = m;
       }
       panel.max[lane] = max;
       panel.sum[lane] = 0;
     }
-    __builtin_memset(panel.output, 0, sizeof(T) * static_cast<std::size_t>(sizes.dim_v * C::kRows));
+    __builtin_memset(panel.output, 0, sizeof(T) * static_cast<std::size_t>(sizes.dim_v * P::kRows));
     for (std::int64_t c = 0; c < plan.chunks; ++c) {
-      const PartialPanel<C> part(sizes, p, c, plan.chunks, base);
-      for (int v = 0; v < C::kRows; v += kLanes<T>) {
+      const PartialPanel<P> from = part(c);
+      for (int v = 0; v < P::kRows; v += kLanes<T>) {
         const Vec<T> max = load(panel.max + v);
         const Vec<T> shift = max == splat(-kInfinity<T>) ? Vec<T>{} : max;
-        const Vec<T> weight = exp_nonpositive<T>(load(part.max + v) - shift);
-        store(panel.sum + v, load(panel.sum + v) + weight * load(part.sum + v));
+        const Vec<T> weight = exp_nonpositive<T>(load(from.max + v) - shift);
+        store(panel.sum + v, load(panel.sum + v) + weight * load(from.sum + v));
         for (std::int64_t d = 0; d < sizes.dim_v; ++d) {
-          T* at = panel.output + d * C::kRows + v;
-          store(at, load(at) + weight * load(part.output + d * C::kRows + v));
+          T* at = panel.output + d * P::kRows + v;
+          store(at, load(at) + weight * load(from.output + d * P::kRows + v));
         }
       }
     }
-    write_panel<C>(call, *panel.rows, panel.max, panel.sum, panel.output, scratch.rows);
-  }
+    write_panel<P>(call, panel, scratch.rows);
+  });
 }
 
 template <class C>

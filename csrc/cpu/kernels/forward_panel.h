@@ -7,6 +7,7 @@
 #include "../../core/online_softmax.h"
 #include "pack.h"
 #include "panel.h"
+#include "panel_io.h"
 #include "score.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
@@ -29,35 +30,36 @@ struct ForwardScratch {
 
   ForwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
-    keys.by_key = arena.take<T>(tile_size(sizes.dim_qk));
-    values.by_dim = arena.take<T>(tile_size(sizes.dim_v));
+    keys.by_key =
+        arena.take<T>(C::kPacks ? by_key_size(sizes.dim_qk) : row_tile_size<T>(sizes.dim_qk));
+    values.by_dim =
+        arena.take<T>(C::kPacks ? by_dim_size<T, M>(sizes.dim_v) : row_tile_size<T>(sizes.dim_v));
     rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
     scores = arena.take<T>(kTileKeys * C::kRows);
     mask = arena.take<T>(kMaskBuffer<C>);
     alpha = arena.take<T>(C::kRows);
     panels_begin = arena.bytes();
-    take_panel(sizes);
+    take_panel<C>(sizes);
     panel_bytes = arena.bytes() - panels_begin;
     bytes = panels_begin + panel_bytes * (block_rows / C::kRows);
   }
 
-  static std::int64_t tile_size(std::int64_t dim) {
-    return C::kPacks ? packed_size<T, M>(dim) : row_tile_size<T>(dim);
-  }
-
-  ForwardPanel<C> take_panel(const core::Sizes& sizes) {
-    ForwardPanel<C> panel;
-    panel.rows = arena.take<PanelRows<C>>(1);
-    panel.queries = arena.take<T>(sizes.dim_qk * C::kRows);
-    panel.output = arena.take<T>(round_up(sizes.dim_v, M) * C::kRows);
-    panel.max = arena.take<T>(C::kRows);
-    panel.sum = arena.take<T>(C::kRows);
+  template <class P>
+  ForwardPanel<P> take_panel(const core::Sizes& sizes) {
+    ForwardPanel<P> panel;
+    panel.rows = arena.take<PanelRows<P>>(1);
+    panel.queries = arena.take<T>(sizes.dim_qk * P::kRows);
+    panel.output = arena.take<T>(round_up(sizes.dim_v, M) * P::kRows);
+    panel.max = arena.take<T>(P::kRows);
+    panel.sum = arena.take<T>(P::kRows);
     return panel;
   }
 
-  ForwardPanel<C> panel(const core::Sizes& sizes, std::int64_t index) {
+  /// Panel `index`, of C or its tail.
+  template <class P>
+  ForwardPanel<P> panel(const core::Sizes& sizes, std::int64_t index) {
     arena.rewind(panels_begin + index * panel_bytes);
-    return take_panel(sizes);
+    return take_panel<P>(sizes);
   }
 
   Arena arena;
@@ -73,59 +75,32 @@ struct ForwardScratch {
   std::int64_t bytes;
 };
 
-/// Query rows of a panel, transposed: to[d][lane] = factor * x[row of lane][d], 0 in empty lanes.
-template <class C>
-void load_panel(core::DType dtype, const core::ConstOperand& x, const PanelRows<C>& rows, int dim,
-                typename C::Scalar factor, typename C::Scalar* buffer, typename C::Scalar* to) {
-  using T = typename C::Scalar;
-  const std::int64_t ld = padded_length<T>(dim);
-  for (int lane = 0; lane < C::kRows; ++lane) {
-    T* row = buffer + lane * ld;
-    if (lane < rows.count) {
-      load_row(
-          dtype, x.data,
-          rows.batch * x.stride_b + rows.head[lane] * x.stride_h + rows.position[lane] * x.stride_s,
-          x.stride_d, dim, row);
-      for (int d = 0; d < dim; ++d) row[d] *= factor;
-    } else {
-      for (int d = 0; d < dim; ++d) row[d] = 0;
-    }
-  }
-  transpose(C::kRows, dim, buffer, ld, to, C::kRows);
-}
-
 /// Output rows and LSE of a finished panel.
 template <class C>
-void write_panel(const core::ForwardProblem& call, const PanelRows<C>& rows,
-                 const typename C::Scalar* max, const typename C::Scalar* sum,
-                 const typename C::Scalar* output, typename C::Scalar* buffer) {
+void write_panel(const core::ForwardProblem& call, const ForwardPanel<C>& panel,
+                 typename C::Scalar* buffer) {
   using T = typename C::Scalar;
   const core::Problem& problem = call.problem;
-  const int dim = static_cast<int>(problem.sizes.dim_v);
-  const std::int64_t ld = padded_length<T>(dim);
-  transpose(dim, C::kRows, output, C::kRows, buffer, ld);
+  const core::Sizes& sizes = problem.sizes;
+  const PanelRows<C>& rows = *panel.rows;
+  store_panel<C>(
+      problem.dtype, call.output, rows, static_cast<int>(sizes.dim_v),
+      [&](int lane) { return static_cast<T>(core::output_scale(panel.sum[lane])); }, panel.output,
+      buffer);
   for (int lane = 0; lane < rows.count; ++lane) {
-    const std::int64_t b = rows.batch;
-    const std::int64_t h = rows.head[lane];
-    const std::int64_t i = rows.position[lane];
-    T* row = buffer + lane * ld;
-    const T factor = static_cast<T>(core::output_scale(sum[lane]));
-    for (int d = 0; d < dim; ++d) row[d] *= factor;
-    const core::Operand& out = call.output;
-    store_row(problem.dtype, out.data, b * out.stride_b + h * out.stride_h + i * out.stride_s,
-              out.stride_d, dim, row);
-    static_cast<T*>(call.logsumexp)[(b * problem.sizes.heads_q + h) * problem.sizes.seq_q + i] =
-        static_cast<T>(core::logsumexp(max[lane], sum[lane]));
+    const std::int64_t head = rows.batch * sizes.heads_q + rows.head[lane];
+    static_cast<T*>(call.logsumexp)[head * sizes.seq_q + rows.position[lane]] =
+        static_cast<T>(core::logsumexp(panel.max[lane], panel.sum[lane]));
   }
 }
 
-/// m, l and the unscaled output of a panel that has seen only a chunk of the keys.
+/// m, l and the unscaled output of a panel that has seen only a chunk of the keys. `size`: elements
+/// of the largest panel.
 template <class C>
 struct PartialPanel {
   using T = typename C::Scalar;
-  PartialPanel(const core::Sizes& sizes, std::int64_t panel, std::int64_t chunk,
-               std::int64_t chunks, T* base) {
-    const std::int64_t size = elements(sizes);
+  PartialPanel(std::int64_t size, std::int64_t panel, std::int64_t chunk, std::int64_t chunks,
+               T* base) {
     max = base + (panel * chunks + chunk) * size;
     sum = max + C::kRows;
     output = sum + C::kRows;

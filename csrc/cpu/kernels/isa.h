@@ -25,3 +25,5 @@
   }
 
 #define FUSED_ATTENTION_INLINE [[maybe_unused]] inline __attribute__((always_inline))
+/// The same for a lambda, between its parameters and its body.
+#define FUSED_ATTENTION_LAMBDA __attribute__((always_inline))

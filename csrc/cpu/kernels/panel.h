@@ -24,7 +24,30 @@ struct Config {
   static constexpr int kRows = kVectors * kLanes<Scalar>;
   /// Whether the forward pass reorders K and V: pays when several panels share a tile.
   static constexpr bool kPacks = kVectors > 1;
+  /// The panels that end a block, one vector less (or as many, if there is only one).
+  using Tail = Config<Scalar, kVectors == 1 ? 1 : kVectors - 1, kBroadcast, Score>;
 };
+
+/// Calls f(config, panel, first row) for the panels of a block of `count` rows, in order: panels of C,
+/// then up to kVectors - 1 tails, so that no vector stays empty. Never more than
+/// ceil(count / C::kRows) panels.
+template <class C, class F>
+FUSED_ATTENTION_INLINE void for_each_panel(std::int64_t count, const F& f) {
+  constexpr int W = C::kVectors;
+  std::int64_t wide = core::ceil_div(count, kLanes<typename C::Scalar>);  // in vectors
+  std::int64_t tails = 0;
+  if constexpr (W > 1) {
+    tails = core::min64((W - wide % W) % W, core::ceil_div(wide, W - 1));
+    wide -= tails * (W - 1);
+  }
+  std::int64_t panel = 0;
+  std::int64_t first = 0;
+  for (; wide > 0; wide -= W, ++panel, first += C::kRows) f(C{}, panel, first);
+  if constexpr (W > 1) {
+    using Tail = typename C::Tail;
+    for (; tails > 0; --tails, ++panel, first += Tail::kRows) f(Tail{}, panel, first);
+  }
+}
 
 /// Where each lane's row is: position i, query head h. Lanes past `count` hold no row.
 template <class C>

@@ -32,10 +32,10 @@ FUSED_ATTENTION_INLINE bool score_tile(const core::Problem& problem, const Panel
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
   const bool masked = problem.mask.data != nullptr;
-  MaskTile<T> mask{};
+  MaskTile<T> mask{MaskTile<T>::Kind::kHidesNothing};
   if (masked) {
     mask = load_mask_tile<C>(problem.mask, rows, tile_first, span, mask_buffer);
-    if (!mask.any) return false;
+    if (mask.kind == MaskTile<T>::Kind::kHidesAll) return false;
   }
   keys.data += span.begin / M * keys.group;
   multiply_groups<T, M, C::kVectors, Into::kOverwrite>((span.end - span.begin + M - 1) / M,

@@ -50,6 +50,17 @@ FUSED_ATTENTION_INLINE Vec<T> splat(T x) {
   return x - Vec<T>{};
 }
 
+/// Sum over the lanes, halves first.
+template <class T>
+FUSED_ATTENTION_INLINE T sum_lanes(Vec<T> v) {
+  T lane[kLanes<T>];
+  __builtin_memcpy(lane, &v, sizeof v);
+  for (int half = kLanes<T> / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+}
+
 /// a > b ? a : b, so b where either is NaN: the order of the operands decides whether NaN survives.
 FUSED_ATTENTION_INLINE Vec<float> max_or_second(Vec<float> a, Vec<float> b) {
 #if defined(FUSED_ATTENTION_ISA_AVX512)
@@ -72,13 +83,14 @@ FUSED_ATTENTION_INLINE Vec<double> max_or_second(Vec<double> a, Vec<double> b) {
 
 // exp by e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2) / 2, a minimax polynomial for 2 e^r (so
 // that the factor left is 2^(n-1)): relative error 2e-9 (float, before rounding), 3e-18 (double).
+// ln 2 is one number, not a high and a low part: its error (2e-9 |x| in float) stays below rounding
+// wherever e^x is a weight that counts.
 template <class T>
 struct ExpConstants;
 template <>
 struct ExpConstants<float> {
   static constexpr float kLog2E = 1.44269504F;
-  static constexpr float kLn2High = 0.693147182F;
-  static constexpr float kLn2Low = -1.90465421e-9F;
+  static constexpr float kLn2 = 0.693147182F;
   static constexpr int kMantissaBits = 23;
   // 1.5 * 2^23 rounds to an integer; 126 biases n so that the low bits are the exponent of 2^(n-1).
   static constexpr float kRound = 12582912.0F + 126.0F;
@@ -94,8 +106,7 @@ struct ExpConstants<float> {
 template <>
 struct ExpConstants<double> {
   static constexpr double kLog2E = 1.4426950408889634;
-  static constexpr double kLn2High = 0.6931471803691238;
-  static constexpr double kLn2Low = 1.9082149292705877e-10;
+  static constexpr double kLn2 = 0.6931471805599453;
   static constexpr int kMantissaBits = 52;
   static constexpr double kRound = 6755399441055744.0 + 1022.0;
   static constexpr double kLowest = -708.3964185322641;
@@ -122,8 +133,7 @@ FUSED_ATTENTION_INLINE Vec<T> exp_nonpositive(Vec<T> x) {
   x = max_or_second(splat(Constants::kLowest), x);
   const Vec<T> rounded = x * Constants::kLog2E + Constants::kRound;
   const Vec<T> n = rounded - Constants::kRound;
-  Vec<T> r = x - n * Constants::kLn2High;
-  r = r - n * Constants::kLn2Low;
+  Vec<T> r = x - n * Constants::kLn2;
   Vec<T> p = splat(Constants::kPolynomial[kDegree]);
 #pragma GCC unroll 16
   for (int i = kDegree - 1; i >= 0; --i) p = p * r + Constants::kPolynomial[i];

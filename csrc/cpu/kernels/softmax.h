@@ -16,22 +16,33 @@ void softmax_tile(TileSpan span, typename C::Scalar* scores, typename C::Scalar*
                   typename C::Scalar* sum, typename C::Scalar* alpha) {
   using T = typename C::Scalar;
   constexpr int L = kLanes<T>;
-  for (int v = 0; v < C::kVectors; ++v) {
-    T* column = scores + v * L;
+  constexpr int V = C::kVectors;
+  // Two maxima per vector: one would wait for itself at every key.
+  Vec<T> new_max[2][V];
+  for (int v = 0; v < V; ++v) new_max[0][v] = new_max[1][v] = load(max + v * L);
+  const T* row = scores + span.begin * C::kRows;
+  for (int j = span.begin; j < span.end; ++j, row += C::kRows) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) new_max[0][v] = max_or_second(load(row + v * L), new_max[0][v]);
+    if (++j == span.end) break;
+    row += C::kRows;
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) new_max[1][v] = max_or_second(load(row + v * L), new_max[1][v]);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
     const Vec<T> old_max = load(max + v * L);
-    Vec<T> new_max = old_max;
-    for (int j = span.begin; j < span.end; ++j) {
-      new_max = max_or_second(load(column + j * C::kRows), new_max);
-    }
-    const Vec<T> shift = new_max == splat(-kInfinity<T>) ? Vec<T>{} : new_max;
+    const Vec<T> largest = max_or_second(new_max[0][v], new_max[1][v]);
+    const Vec<T> shift = largest == splat(-kInfinity<T>) ? Vec<T>{} : largest;
     const Vec<T> rescale = exp_nonpositive<T>(old_max - shift);
     Vec<T> total{};
+    T* column = scores + v * L;
     for (int j = span.begin; j < span.end; ++j) {
       const Vec<T> weight = exp_nonpositive<T>(load(column + j * C::kRows) - shift);
       store(column + j * C::kRows, weight);
       total += weight;
     }
-    store(max + v * L, new_max);
+    store(max + v * L, largest);
     store(sum + v * L, load(sum + v * L) * rescale + total);
     store(alpha + v * L, rescale);
   }
