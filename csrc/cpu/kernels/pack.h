@@ -46,16 +46,22 @@ class Arena {
 /// Whether any of many numbers is Inf or NaN.
 template <class T>
 struct FiniteCheck {
-  Vec<T> sum{};  // of 0 * x: 0, or NaN for Inf and NaN
+  Vec<T> sum[4] = {};  // of 0 * x: 0, or NaN for Inf and NaN; four, so that none waits for itself
   T rest = 0;
 
   FUSED_ATTENTION_INLINE void add(const T* row, int n) {
     constexpr int L = kLanes<T>;
     int i = 0;
-    for (; i + L <= n; i += L) sum += load(row + i) * T(0);
+    for (; i + 4 * L <= n; i += 4 * L) {
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) sum[k] += load(row + i + k * L) * T(0);
+    }
+    for (; i + L <= n; i += L) sum[0] += load(row + i) * T(0);
     for (; i < n; ++i) rest += row[i] * T(0);
   }
-  FUSED_ATTENTION_INLINE bool all_finite() const { return sum_lanes<T>(sum) + rest == 0; }
+  FUSED_ATTENTION_INLINE bool all_finite() const {
+    return sum_lanes<T>((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest == 0;
+  }
 };
 
 template <class T>
@@ -97,14 +103,19 @@ FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const PackedTile<T>& tile, int 
   return {tile.by_dim + begin * M, kGroupStride<T, M>, M, 1};
 }
 
-/// Copies a row of one key into its place by dim.
+/// Copies the rows of up to M keys, of which the first is at `to`, into their places by dim.
 template <class T, int M>
-FUSED_ATTENTION_INLINE void pack_by_dim(const T* row, int dim, T* to) {
+FUSED_ATTENTION_INLINE void pack_by_dim(const T* const (&row)[M], int keys, int dim, T* to) {
   int d = 0;
   for (; d + M <= dim; d += M, to += kGroupStride<T, M>) {
-    __builtin_memcpy(to, row + d, sizeof(T) * M);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      if (m < keys) __builtin_memcpy(to + m * M, row[m] + d, sizeof(T) * M);
+    }
   }
-  for (int m = 0; d < dim && m < M; ++m) to[m] = d + m < dim ? row[d + m] : T(0);
+  for (int m = 0; m < keys && d < dim; ++m) {
+    for (int i = 0; i < M; ++i) to[m * M + i] = d + i < dim ? row[m][d + i] : T(0);
+  }
 }
 
 /// Replaces keys that hold Inf or NaN by zeros, and records them.
@@ -151,9 +162,11 @@ void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, s
           [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * M; });
     }
     if (tile.by_dim == nullptr) continue;
-    for (int m = 0; m < keys; ++m) {
-      check.add(row[m], dim);
-      pack_by_dim<T, M>(row[m], dim, tile.by_dim + (j + m) * M);
+    for (int m = 0; m < keys; ++m) check.add(row[m], dim);
+    if (keys == M) {
+      pack_by_dim<T, M>(row, M, dim, tile.by_dim + j * M);
+    } else {
+      pack_by_dim<T, M>(row, keys, dim, tile.by_dim + j * M);
     }
   }
   if (non_finite != nullptr) non_finite->count = 0;

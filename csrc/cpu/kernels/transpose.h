@@ -15,13 +15,6 @@ FUSED_ATTENTION_INLINE Quad load_quad(const float* p) {
   return q;
 }
 
-#if FUSED_ATTENTION_VECTOR_BYTES >= 32
-/// Both side by side; `high` straight from memory, which spares the shuffle unit.
-FUSED_ATTENTION_INLINE __m256 load_quads(const float* low, const float* high) {
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
-}
-#endif
-
 /// In every quad: {a[i0], a[i1], b[i2], b[i3]}, as the shufps instruction; or interleaved, with
 /// unpcklps and unpckhps.
 template <int i0, int i1, int i2, int i3, class V, int... I>
@@ -36,64 +29,95 @@ FUSED_ATTENTION_INLINE V interleave_quads(V a, V b, std::integer_sequence<int, I
   return __builtin_shufflevector(a, b, (I / 4 * 4 + 2 * half + I % 4 / 2 + I % 2 * kSize)...);
 }
 
-/// Reads 4 columns of 4 * kQuads rows, from(r) being the first of row r, and writes them as 4 rows
-/// of 4 * kQuads elements, row c times scale(c) to to(c).
-template <int kQuads, class From, class Scale, class To>
-FUSED_ATTENTION_INLINE void transpose_block(const From& from, const Scale& scale, const To& to) {
-  using Lanes = std::make_integer_sequence<int, 4 * kQuads>;
-  const auto row = [&](int i) FUSED_ATTENTION_LAMBDA {
-    if constexpr (kQuads == 1) return load_quad(from(i));
-#if FUSED_ATTENTION_VECTOR_BYTES >= 32
-    if constexpr (kQuads == 2) return load_quads(from(i), from(4 + i));
-#endif
-  };
-  const auto r0 = row(0);
-  const auto r1 = row(1);
-  const auto r2 = row(2);
-  const auto r3 = row(3);
-  const auto low01 = interleave_quads<0>(r0, r1, Lanes{});
-  const auto low23 = interleave_quads<0>(r2, r3, Lanes{});
-  const auto high01 = interleave_quads<1>(r0, r1, Lanes{});
-  const auto high23 = interleave_quads<1>(r2, r3, Lanes{});
-  const decltype(r0) out[4] = {shuffle_quads<0, 1, 0, 1>(low01, low23, Lanes{}),
-                               shuffle_quads<2, 3, 2, 3>(low01, low23, Lanes{}),
-                               shuffle_quads<0, 1, 0, 1>(high01, high23, Lanes{}),
-                               shuffle_quads<2, 3, 2, 3>(high01, high23, Lanes{})};
+/// Four vectors of whole quads, each quad of them a row of a 4 x 4 matrix, to its columns.
+template <class V>
+FUSED_ATTENTION_INLINE void transpose_quads(V r0, V r1, V r2, V r3, V (&out)[4]) {
+  using Lanes = std::make_integer_sequence<int, sizeof(V) / sizeof(float)>;
+  const V low01 = interleave_quads<0>(r0, r1, Lanes{});
+  const V low23 = interleave_quads<0>(r2, r3, Lanes{});
+  const V high01 = interleave_quads<1>(r0, r1, Lanes{});
+  const V high23 = interleave_quads<1>(r2, r3, Lanes{});
+  out[0] = shuffle_quads<0, 1, 0, 1>(low01, low23, Lanes{});
+  out[1] = shuffle_quads<2, 3, 2, 3>(low01, low23, Lanes{});
+  out[2] = shuffle_quads<0, 1, 0, 1>(high01, high23, Lanes{});
+  out[3] = shuffle_quads<2, 3, 2, 3>(high01, high23, Lanes{});
+}
+
+/// Reads 4 columns of 4 rows, from(r) being the first of row r, and writes them as 4 rows, row c
+/// times scale(c) to to(c).
+template <class From, class Scale, class To>
+FUSED_ATTENTION_INLINE void transpose_4x4(const From& from, const Scale& scale, const To& to) {
+  Quad out[4];
+  transpose_quads(load_quad(from(0)), load_quad(from(1)), load_quad(from(2)), load_quad(from(3)),
+                  out);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const auto scaled = out[c] * scale(c);
-    __builtin_memcpy(to(c), &scaled, sizeof scaled);
+    out[c] *= scale(c);
+    __builtin_memcpy(to(c), &out[c], sizeof(Quad));
   }
 }
+
+#if FUSED_ATTENTION_VECTOR_BYTES >= 32
+/// The same for 8 rows of 4 columns. The second half comes straight from memory, which spares the
+/// shuffle unit.
+template <class From, class Scale, class To>
+FUSED_ATTENTION_INLINE void transpose_8x4(const From& from, const Scale& scale, const To& to) {
+  const auto load_quads = [&](int r) FUSED_ATTENTION_LAMBDA {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from(r))),
+                                _mm_loadu_ps(from(r + 4)), 1);
+  };
+  __m256 out[4];
+  transpose_quads(load_quads(0), load_quads(1), load_quads(2), load_quads(3), out);
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) _mm256_storeu_ps(to(c), out[c] * scale(c));
+}
+
+/// The same for 4 rows of 8 columns.
+template <class From, class Scale, class To>
+FUSED_ATTENTION_INLINE void transpose_4x8(const From& from, const Scale& scale, const To& to) {
+  __m256 out[4];
+  transpose_quads(_mm256_loadu_ps(from(0)), _mm256_loadu_ps(from(1)), _mm256_loadu_ps(from(2)),
+                  _mm256_loadu_ps(from(3)), out);
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    _mm_storeu_ps(to(c), _mm256_castps256_ps128(out[c]) * scale(c));
+    _mm_storeu_ps(to(c + 4), _mm256_extractf128_ps(out[c], 1) * scale(c + 4));
+  }
+}
+#endif
 
 /// to(c)[r] = scale(c) * from(r)[c] for 0 <= r < rows, 0 <= c < cols.
 template <class T, class From, class Scale, class To>
 FUSED_ATTENTION_INLINE void transpose(int rows, int cols, const From& from, const Scale& scale,
                                       const To& to) {
   int r = 0;
-  const auto blocks = [&](auto quads) FUSED_ATTENTION_LAMBDA {
-    constexpr int kRows = 4 * decltype(quads)::value;
-    for (; r + kRows <= rows; r += kRows) {
-      int c = 0;
-      for (; c + 4 <= cols; c += 4) {
-        transpose_block<decltype(quads)::value>(
-            [&](int i) FUSED_ATTENTION_LAMBDA { return from(r + i) + c; },
-            [&](int i) FUSED_ATTENTION_LAMBDA { return scale(c + i); },
-            [&](int i) FUSED_ATTENTION_LAMBDA { return to(c + i) + r; });
-      }
-      for (; c < cols; ++c) {
-        for (int i = 0; i < kRows; ++i) to(c)[r + i] = scale(c) * from(r + i)[c];
-      }
+  int c = 0;
+  const auto from_here = [&](int i) FUSED_ATTENTION_LAMBDA { return from(r + i) + c; };
+  const auto scale_here = [&](int i) FUSED_ATTENTION_LAMBDA { return scale(c + i); };
+  const auto to_here = [&](int i) FUSED_ATTENTION_LAMBDA { return to(c + i) + r; };
+  const auto finish = [&](int count) FUSED_ATTENTION_LAMBDA {
+    for (; c < cols; ++c) {
+      for (int i = 0; i < count; ++i) to_here(0)[i] = scale_here(0) * *from_here(i);
     }
   };
   if constexpr (sizeof(T) == sizeof(float)) {
-    // Wider blocks would need shuffles across 32 bytes, of which few run at a time.
-    if constexpr (FUSED_ATTENTION_VECTOR_BYTES >= 32) blocks(std::integral_constant<int, 2>{});
-    blocks(std::integral_constant<int, 1>{});
+#if FUSED_ATTENTION_VECTOR_BYTES >= 32
+    for (; r + 8 <= rows; r += 8) {
+      for (c = 0; c + 4 <= cols; c += 4) transpose_8x4(from_here, scale_here, to_here);
+      finish(8);
+    }
+#endif
+    for (; r + 4 <= rows; r += 4) {
+      c = 0;
+#if FUSED_ATTENTION_VECTOR_BYTES >= 32
+      for (; c + 8 <= cols; c += 8) transpose_4x8(from_here, scale_here, to_here);
+#endif
+      for (; c + 4 <= cols; c += 4) transpose_4x4(from_here, scale_here, to_here);
+      finish(4);
+    }
   }
-  for (; r < rows; ++r) {
-    for (int c = 0; c < cols; ++c) to(c)[r] = scale(c) * from(r)[c];
-  }
+  c = 0;
+  finish(rows - r);
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
