@@ -97,8 +97,8 @@ FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, const typename C::Sca
 /// One panel against one packed tile.
 template <class C, class Scratch>
 FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
-                                          std::int64_t tile_first, TileSpan span,
-                                          Scratch& scratch, const BackwardPanel<C>& panel,
+                                          std::int64_t tile_first, TileSpan span, Scratch& scratch,
+                                          const BackwardPanel<C>& panel,
                                           const KeyGradients<typename C::Scalar>& sums) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;

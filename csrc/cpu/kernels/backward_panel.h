@@ -137,8 +137,7 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
     panel.delta[lane] = 0;
     const std::int64_t head = rows.batch * sizes.heads_q + rows.head[lane];
     const std::int64_t at = head * sizes.seq_q + rows.position[lane];
-    const T lse =
-        lane < rows.count ? static_cast<const T*>(call.logsumexp)[at] : -kInfinity<T>;
+    const T lse = lane < rows.count ? static_cast<const T*>(call.logsumexp)[at] : -kInfinity<T>;
     // A row that sees nothing, or is none: nothing of it may count, NaN included.
     if (lse == -kInfinity<T>) {
       for (std::int64_t d = 0; d < ld_qk; ++d) query[d] = 0;

@@ -28,9 +28,9 @@ struct Config {
   using Tail = Config<Scalar, kVectors == 1 ? 1 : kVectors - 1, kBroadcast, Score>;
 };
 
-/// Calls f(config, panel, first row) for the panels of a block of `count` rows, in order: panels of C,
-/// then up to kVectors - 1 tails, so that no vector stays empty. Never more than
-/// ceil(count / C::kRows) panels.
+/// Calls f(config, panel, first row) for the panels of a block of `count` rows, in order: panels of
+/// C, then up to kVectors - 1 tails, so that no vector stays empty. Never more than ceil(count /
+/// C::kRows) panels.
 template <class C, class F>
 FUSED_ATTENTION_INLINE void for_each_panel(std::int64_t count, const F& f) {
   constexpr int W = C::kVectors;

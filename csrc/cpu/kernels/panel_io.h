@@ -51,7 +51,8 @@ FUSED_ATTENTION_INLINE void store_panel(core::DType dtype, const core::Operand& 
   T scale[C::kRows];
   for (int lane = 0; lane < C::kRows; ++lane) {
     const bool direct = in_place && lane < rows.count;
-    row[lane] = direct ? static_cast<T*>(x.data) + row_offset<C>(x, rows, lane) : buffer + lane * ld;
+    row[lane] =
+        direct ? static_cast<T*>(x.data) + row_offset<C>(x, rows, lane) : buffer + lane * ld;
     scale[lane] = lane < rows.count ? factor(lane) : T(0);
   }
   // Four rows at a time, each from its first to its last element: whole cache lines are written.

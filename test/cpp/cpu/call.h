@@ -14,7 +14,15 @@ namespace fused_attention::test {
 
 using core::DType;
 
-enum class MaskKind { kNone, kBool, kBoolPerKey, kFloat, kFloatWithHidden };
+enum class MaskKind {
+  kNone,
+  kBool,
+  kBoolBytes,
+  kBoolBlocks,
+  kBoolPerKey,
+  kFloat,
+  kFloatWithHidden
+};
 
 struct Case {
   std::string name;
@@ -75,6 +83,17 @@ struct Call {
       case MaskKind::kBool:
         mask.emplace(DType::kBool, s.batch, 1, s.seq_q, s.seq_k);
         mask->fill([&](auto, auto, auto i, auto) { return i % 5 != 3 && uniform(random) < 0.6; });
+        break;
+      case MaskKind::kBoolBytes:  // transposed, per head, and True as any byte but 0
+        mask.emplace(DType::kBool, s.batch, s.heads_q, s.seq_q, s.seq_k,
+                     std::vector<int>{1, 0, 3, 2}, 3);
+        mask->fill([&](auto, auto, auto i, auto j) {
+          return i % 5 == 3 || uniform(random) < 0.4 ? 0 : 1 << (i + j) % 8;
+        });
+        break;
+      case MaskKind::kBoolBlocks:  // whole tiles hidden, whole tiles seen
+        mask.emplace(DType::kBool, 1, 1, s.seq_q, s.seq_k, std::vector<int>{0, 1, 2, 3}, 7);
+        mask->fill([&](auto, auto, auto i, auto j) { return i / 60 == j / 130 ? 2 : 0; });
         break;
       case MaskKind::kBoolPerKey:
         mask.emplace(DType::kBool, s.batch, 1, 1, s.seq_k);

@@ -78,6 +78,17 @@ std::vector<Case> cases() {
        .causal = true,
        .offset = 20,
        .mask = MaskKind::kBool},
+      {.name = "bool_mask_transposed",
+       .sizes = sizes(2, 4, 2, 37, 150, 16, 16),
+       .mask = MaskKind::kBoolBytes},
+      {.name = "bool_mask_blocks",
+       .sizes = sizes(1, 3, 1, 130, 300, 16, 16),
+       .mask = MaskKind::kBoolBlocks},
+      {.name = "bool_mask_blocks_window",
+       .sizes = sizes(1, 2, 2, 130, 300, 16, 16),
+       .left = 40,
+       .right = 100,
+       .mask = MaskKind::kBoolBlocks},
       {.name = "padding_mask",
        .sizes = sizes(2, 4, 2, 37, 150, 16, 16),
        .mask = MaskKind::kBoolPerKey},
@@ -99,6 +110,12 @@ std::vector<Case> cases() {
       {.name = "no_keys", .sizes = sizes(1, 2, 1, 5, 0, 8, 8)},
       {.name = "no_queries", .sizes = sizes(1, 2, 1, 0, 5, 8, 8)},
   };
+  // Every way in which rows fall into whole vectors, panels and their tails.
+  for (std::int64_t rows = 1; rows <= 100; rows += rows % 8 == 1 ? 6 : 1) {
+    list.push_back({.name = "rows_" + std::to_string(rows),
+                    .sizes = sizes(1, 1, 1, rows, 37, 11, 6),
+                    .causal = rows % 2 == 0});
+  }
   std::vector<Case> all;
   for (const auto& [dtype, suffix] : {std::pair{DType::kFloat32, "_fp32"},
                                       {DType::kFloat64, "_fp64"},

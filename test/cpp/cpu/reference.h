@@ -135,7 +135,7 @@ struct Tensor {
         std::memcpy(at, &half, 2);
         return;
       default:
-        *at = x != 0;
+        *at = static_cast<unsigned char>(x);  // every byte but 0 means True
     }
   }
   template <class F>
