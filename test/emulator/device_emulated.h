@@ -169,6 +169,9 @@ To bit_cast(const From& from) {
   return std::bit_cast<To>(from);
 }
 
+inline int opaque(int x) { return x; }
+inline std::int64_t opaque(std::int64_t x) { return x; }
+
 /// A result that would be denormal is 0, as with ex2.approx.ftz.
 inline float exp2_approx(float x) {
   const float y = std::exp2(x);

@@ -118,6 +118,8 @@ class Machine {
   }
   std::string who_waits_where() const;
   void count_accesses(Warp& warp);
+  void count_uniform_accesses(const Warp& warp);
+  void count_divergent_accesses(const Warp& warp);
   void note_access(SiteId site, std::uint32_t offset, int bytes);
 
   Recorder recorder_;

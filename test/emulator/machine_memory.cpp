@@ -103,28 +103,56 @@ void Machine::wait_copies(int in_flight, SiteId site) {
 }
 
 /// Plain accesses are no rendezvous: the k-th access of each lane at a site counts as one
-/// instruction of the warp, which is served in phases of 128 bytes.
+/// instruction of the warp. It is served in phases of as many lanes as make 128 bytes.
 void Machine::count_accesses(Warp& warp) {
-  const auto is_idle = [](const Thread* lane) { return lane->accesses.empty(); };
-  if (std::all_of(warp.lanes.begin(), warp.lanes.end(), is_idle)) return;
-  std::map<std::pair<SiteId, int>, std::pair<int, std::vector<std::uint32_t>>> instructions;
-  std::map<SiteId, int> times;
-  for (Thread* lane : warp.lanes) {
-    times.clear();
-    for (const PlainAccess& access : lane->accesses) {
-      auto& [bytes, offsets] = instructions[{access.site, times[access.site]++}];
-      bytes = access.bytes;
-      offsets.push_back(access.offset);
-    }
-    lane->accesses.clear();
+  const auto& first = warp.lanes[0]->accesses;
+  const auto is_like_first = [&](const Thread* lane) {
+    return std::equal(lane->accesses.begin(), lane->accesses.end(), first.begin(), first.end(),
+                      [](const PlainAccess& a, const PlainAccess& b) { return a.site == b.site; });
+  };
+  if (std::all_of(warp.lanes.begin(), warp.lanes.end(), is_like_first)) {
+    count_uniform_accesses(warp);
+  } else {
+    count_divergent_accesses(warp);
   }
-  for (const auto& [key, instruction] : instructions) {
-    const auto& [bytes, offsets] = instruction;
-    const auto phase = static_cast<std::size_t>(128 / std::max(bytes, 4));
-    for (std::size_t begin = 0; begin < offsets.size(); begin += phase) {
-      const std::size_t count = std::min(phase, offsets.size() - begin);
-      recorder_.count_banks(key.first, offsets.data() + begin, static_cast<int>(count), bytes);
+  for (Thread* lane : warp.lanes) lane->accesses.clear();
+}
+
+/// All lanes made the same accesses: the usual case.
+void Machine::count_uniform_accesses(const Warp& warp) {
+  const std::size_t count = warp.lanes[0]->accesses.size();
+  std::array<std::uint32_t, kWarpSize> offsets;
+  for (std::size_t n = 0; n < count; ++n) {
+    const PlainAccess& access = warp.lanes[0]->accesses[n];
+    const int phase = 128 / std::max<int>(access.bytes, 4);
+    for (std::size_t lane = 0; lane < kWarpSize; ++lane) {
+      offsets[lane] = warp.lanes[lane]->accesses[n].offset;
     }
+    for (int begin = 0; begin < kWarpSize; begin += phase) {
+      recorder_.count_banks(access.site, offsets.data() + begin, phase, access.bytes);
+    }
+  }
+}
+
+void Machine::count_divergent_accesses(const Warp& warp) {
+  struct Phase {
+    int bytes = 0;
+    std::vector<std::uint32_t> offsets;
+  };
+  std::map<std::array<int, 3>, Phase> phases;  // by site, time and phase
+  std::map<SiteId, int> times;
+  for (std::size_t index = 0; index < kWarpSize; ++index) {
+    times.clear();
+    for (const PlainAccess& access : warp.lanes[index]->accesses) {
+      const int lanes = 128 / std::max<int>(access.bytes, 4);
+      Phase& phase = phases[{access.site, times[access.site]++, static_cast<int>(index) / lanes}];
+      phase.bytes = access.bytes;
+      phase.offsets.push_back(access.offset);
+    }
+  }
+  for (const auto& [key, phase] : phases) {
+    recorder_.count_banks(static_cast<SiteId>(key[0]), phase.offsets.data(),
+                          static_cast<int>(phase.offsets.size()), phase.bytes);
   }
 }
 

@@ -30,6 +30,8 @@
 // load_global<V>, store_global, load_shared<V>, store_shared
 //                      one access of sizeof(V): 4, 8 or 16 bytes, global also 1 and 2; aligned to
 //                      it
+// opaque               the argument, of which the compiler knows nothing: what is computed from it
+//                      inside a loop is not held in registers before it
 // exp2_approx          2^x to about 2 ulp, 0 where that is denormal
 // exponential, logarithm, fused_multiply_add, maximum (of a NaN and a number: the number)
 // to_float, from_float<E>, pack2<E>(low, high), unpack2<E>

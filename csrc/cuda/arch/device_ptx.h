@@ -18,7 +18,7 @@ template <class T>
 class GlobalPtr {
  public:
   GlobalPtr() = default;
-  __host__ __device__ explicit GlobalPtr(T* address) : address_(address) {}
+  FUSED_ATTENTION_DEVICE explicit GlobalPtr(T* address) : address_(address) {}
   template <class U, class = std::enable_if_t<std::is_same_v<T, const U>>>
   FUSED_ATTENTION_DEVICE GlobalPtr(GlobalPtr<U> other) : address_(other.address_) {}
 
@@ -225,6 +225,15 @@ FUSED_ATTENTION_DEVICE void store_shared(SharedPtr to, const V& value) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(Address::of(to)), "r"(x.value[0]),
                  "r"(x.value[1]), "r"(x.value[2]), "r"(x.value[3]));
   }
+}
+
+FUSED_ATTENTION_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+FUSED_ATTENTION_DEVICE std::int64_t opaque(std::int64_t x) {
+  asm volatile("" : "+l"(x));
+  return x;
 }
 
 FUSED_ATTENTION_DEVICE float exp2_approx(float x) {

@@ -1,0 +1,106 @@
+// The online softmax of core/online_softmax.h on accumulator fragments: four neighbouring lanes
+// share a row.
+#pragma once
+
+#include "scores.h"
+
+namespace fused_attention::cuda {
+
+template <class T>
+FUSED_ATTENTION_DEVICE T max_of_row(T x) {
+  x = maximum(x, shuffle_xor(x, 1));
+  return maximum(x, shuffle_xor(x, 2));
+}
+template <class T>
+FUSED_ATTENTION_DEVICE T sum_of_row(T x) {
+  x += shuffle_xor(x, 1);
+  return x + shuffle_xor(x, 2);
+}
+
+/// Exponents of plain scores: 2^(c s - c m) with c = scale * log2(e) > 0, one instruction for the
+/// argument. The rounding of c m is the same for the whole row, and cancels.
+struct ScaledExponent {
+  float scale_log2;
+
+  FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max * scale_log2; }
+  FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
+    return exp2_approx(fused_multiply_add(score, scale_log2, -shift));
+  }
+  /// The natural logarithm of the sum of exponentials.
+  FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
+    constexpr float kLn2 = 0x1.62e43p-1F;
+    return sum == 0 ? -kInfinity : fused_multiply_add(shift_of(max), kLn2, logarithm(sum));
+  }
+};
+
+/// Exponents of scores that are complete, with bias: the difference to the maximum comes first, so
+/// that nothing overflows with masks of the lowest finite number.
+struct NaturalExponent {
+  FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
+  FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
+    constexpr float kLog2E = 0x1.715476p0F;
+    return exp2_approx((score - shift) * kLog2E);
+  }
+  FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
+    return sum == 0 ? -kInfinity : max + logarithm(sum);
+  }
+};
+
+/// m and l of the rows that a lane takes part in. `sum` is of the lane's own columns until the end.
+template <int kM>
+struct RunningSoftmax {
+  float max[kM][2];
+  float sum[kM][2];
+
+  FUSED_ATTENTION_DEVICE void clear() {
+    FUSED_ATTENTION_UNROLL
+    for (int m = 0; m < kM; ++m) {
+      FUSED_ATTENTION_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        max[m][half] = -kInfinity;
+        sum[m][half] = 0;
+      }
+    }
+  }
+
+  /// Turns scores into weights and rescales the output that was summed before. A NaN score leaves m
+  /// alone and makes its weight, and so l, NaN. Rows that have seen nothing keep m = -inf, l = 0.
+  template <class Exponent, int kN, int kOutputN>
+  FUSED_ATTENTION_DEVICE void add_tile(const Exponent& exponent, Accumulator<kM, kN>& scores,
+                                       Accumulator<kM, kOutputN>& output) {
+    FUSED_ATTENTION_UNROLL
+    for (int m = 0; m < kM; ++m) {
+      FUSED_ATTENTION_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int i = half * 2;
+        float largest = max[m][half];
+        FUSED_ATTENTION_UNROLL
+        for (int n = 0; n < kN; ++n) {
+          largest = maximum(largest, maximum(scores.value[m][n][i], scores.value[m][n][i + 1]));
+        }
+        largest = max_of_row(largest);
+        const float shift = largest == -kInfinity ? 0.0F : exponent.shift_of(largest);
+        const float rescale = exponent.power(max[m][half], shift);
+        max[m][half] = largest;
+        float total = sum[m][half] * rescale;
+        FUSED_ATTENTION_UNROLL
+        for (int n = 0; n < kN; ++n) {
+          FUSED_ATTENTION_UNROLL
+          for (int c = i; c < i + 2; ++c) {
+            const float weight = exponent.power(scores.value[m][n][c], shift);
+            scores.value[m][n][c] = weight;
+            total += weight;
+          }
+        }
+        sum[m][half] = total;
+        FUSED_ATTENTION_UNROLL
+        for (int n = 0; n < kOutputN; ++n) {
+          output.value[m][n][i] *= rescale;
+          output.value[m][n][i + 1] *= rescale;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace fused_attention::cuda
