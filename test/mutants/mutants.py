@@ -1,0 +1,299 @@
+"""Faults that the tests must notice: each a small change to the text of the CPU path."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MASK = "csrc/core/mask.h"
+SOFTMAX = "csrc/core/online_softmax.h"
+KERNELS = "csrc/cpu/kernels/"
+PANEL = KERNELS + "panel.h"
+DENSE_MASK = KERNELS + "dense_mask.h"
+PACK = KERNELS + "pack.h"
+BACKWARD = KERNELS + "backward.h"
+BACKWARD_PANEL = KERNELS + "backward_panel.h"
+FORWARD = KERNELS + "forward.h"
+CONVERT = KERNELS + "convert.h"
+SOFTMAX_TILE = KERNELS + "softmax.h"
+
+
+class Edit(NamedTuple):
+    file: str
+    old: str  # stands exactly once in the file
+    new: str
+
+
+class Mutant(NamedTuple):
+    name: str
+    edits: tuple[Edit, ...]
+    isa: str = ""  # the one ISA whose code it changes
+
+
+def mutant(name: str, file: str, old: str, new: str, isa: str = "") -> Mutant:
+    return Mutant(name, (Edit(file, old, new),), isa)
+
+
+# Which keys a row sees.
+VISIBILITY = (
+    mutant(
+        "causal mask shows one key too many",
+        MASK,
+        "min64(band.upper, diagonal_offset)",
+        "min64(band.upper, diagonal_offset + 1)",
+    ),
+    mutant(
+        "diagonal_offset has the wrong sign",
+        MASK,
+        "min64(band.upper, diagonal_offset)",
+        "min64(band.upper, -diagonal_offset)",
+    ),
+    mutant(
+        "window's left end is one key late",
+        MASK,
+        "diagonal_offset - window_left;",
+        "diagonal_offset - window_left + 1;",
+    ),
+    mutant(
+        "window's right end is one key early",
+        MASK,
+        "diagonal_offset + window_right;",
+        "diagonal_offset + window_right - 1;",
+    ),
+    mutant(
+        "row of a partial tile does not see its first key",
+        PANEL,
+        "key >= load(low",
+        "key > load(low",
+    ),
+    mutant(
+        "row of a partial tile does not see its last key",
+        PANEL,
+        "key <= load(high",
+        "key < load(high",
+    ),
+    mutant(
+        "last partial key before the full ones is shown to every row",
+        PANEL,
+        "hide(span.begin, span.full_begin)",
+        "hide(span.begin, span.full_begin - 1)",
+    ),
+    Mutant(
+        "tail of the last tile counts as keys",
+        (
+            Edit(FORWARD, "core::min64(kTileKeys, sizes.seq_k - first)", "kTileKeys"),
+            Edit(
+                PANEL,
+                "seq_k = problem.sizes.seq_k;",
+                "seq_k = round_up(problem.sizes.seq_k, kTileKeys);",
+            ),
+        ),
+    ),
+    mutant(
+        "bool mask in bits is inverted at the end of a tile",
+        DENSE_MASK,
+        "return (word & bit) != 0 ?",
+        "return ((word & bit) != 0) != (j == kTileKeys - 1) ?",
+    ),
+    mutant("bool mask reads the low bits of a byte only", DENSE_MASK, "bytes |= bytes >> 4;", ""),
+    mutant(
+        "bool mask of all rows is inverted at the end of a tile",
+        DENSE_MASK,
+        "from[j * stride] != 0 ?",
+        "(from[j * stride] != 0) != (j == kTileKeys - 1) ?",
+    ),
+    mutant(
+        "float mask is added twice", DENSE_MASK, "sum = score + mask;", "sum = score + mask + mask;"
+    ),
+    mutant(
+        "score and mask that overflow together hide the key",
+        DENSE_MASK,
+        "finite = too_low ? splat(kLowest) : sum;",
+        "finite = sum;",
+    ),
+    mutant(
+        "mask of -inf leaves NaN alone",
+        DENSE_MASK,
+        "return mask == splat(-kInfinity<T>) ? mask : finite;",
+        "return finite;",
+    ),
+)
+
+# Which element is read, and when.
+ADDRESSES = (
+    mutant(
+        "query head h reads kv head h % Hkv",
+        PANEL,
+        "block.head_kv * group + in_group;",
+        "block.head_kv + in_group * sizes.heads_kv;",
+    ),
+    mutant(
+        "grad_output is read with stride 1",
+        BACKWARD_PANEL,
+        "copy_padded(read(call.grad_output, dim_v)",
+        "auto unit = call.grad_output;\n unit.stride_d = 1;\n copy_padded(read(unit, dim_v)",
+    ),
+    mutant(
+        "K and V of batch 1 keep their batch stride",
+        "csrc/attention_check.cpp",
+        "operand->stride_b = 0;",
+        "operand->stride_b += 0;",
+    ),
+    mutant(
+        "merged chunks are written to another row block",
+        "csrc/cpu/run.cpp",
+        "plan.rows.blocks - 1 - pair % plan.rows.blocks",
+        "pair % plan.rows.blocks",
+    ),
+    mutant(
+        "blocks of a head do not wait for each other",
+        BACKWARD,
+        "!= block) sched_yield()",
+        "!= block && false) sched_yield()",
+    ),
+)
+
+# The formula.
+NUMBERS = (
+    mutant(
+        "dQ lacks the scale",
+        BACKWARD_PANEL,
+        "return static_cast<T>(problem.scale);",
+        "return T(1);",
+    ),
+    mutant(
+        "dK lacks the scale",
+        BACKWARD_PANEL,
+        "panel.non_finite[0] = 0;",
+        "for (int n = 0; n < rows.count * ld_qk; ++n) panel.queries[n] /= T(problem.scale);\n"
+        "panel.non_finite[0] = 0;",
+    ),
+    mutant(
+        "LSE takes the logarithm to base 2",
+        SOFTMAX,
+        "max + __builtin_log(sum)",
+        "max + __builtin_log2(sum)",
+    ),
+    mutant(
+        "delta lacks the gradient of LSE",
+        BACKWARD_PANEL,
+        "panel.delta[lane] -= ",
+        "panel.delta[lane] -= 0 * ",
+    ),
+    mutant(
+        "new maximum does not rescale the sum",
+        SOFTMAX_TILE,
+        "load(sum + v * L) * rescale + total",
+        "load(sum + v * L) + total",
+    ),
+    mutant(
+        "new maximum does not rescale the output",
+        KERNELS + "gemm.h",
+        "load(c + m * ldc + v * L) * load(scale + v * L)",
+        "load(c + m * ldc + v * L)",
+    ),
+    mutant(
+        "chunks are merged without their weights",
+        FORWARD,
+        "weight * load(from.output",
+        "load(from.output",
+    ),
+    mutant(
+        "coarse LSE is not refined",
+        BACKWARD_PANEL,
+        "if (!coarse) return;",
+        "if (coarse || !coarse) return;",
+    ),
+    mutant(
+        "LSE counts as coarse a thousand times too late",
+        SOFTMAX,
+        "magnitude > 128 &&",
+        "magnitude > 128000 &&",
+    ),
+    mutant(
+        "keys past the end of a span add what the scratch held",
+        BACKWARD,
+        "(round_up(span.end, M) - span.end) * C::kRows",
+        "(0 * (round_up(span.end, M) - span.end)) * C::kRows",
+    ),
+    mutant(
+        "fp16 is truncated",
+        CONVERT,
+        "magnitude + 0xFFFU + ((magnitude >> 13) & 1U) - 0x38000000U",
+        "magnitude - 0x38000000U",
+        isa="generic",
+    ),
+    mutant(
+        "fp16 is truncated (AVX2)",
+        CONVERT,
+        "_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT",
+        "_mm256_cvtps_ph(v, _MM_FROUND_TO_ZERO",
+        isa="avx2",
+    ),
+    mutant(
+        "fp16 is truncated (AVX-512)",
+        CONVERT,
+        "_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT",
+        "_mm512_cvtps_ph(v, _MM_FROUND_TO_ZERO",
+        isa="avx512",
+    ),
+    mutant(
+        "bf16 rounds ties away from zero",
+        CONVERT,
+        "rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;\n  const WordVec",
+        "rounded = (bits + 0x8000U) >> 16;\n  const WordVec",
+    ),
+)
+
+# NaN and Inf where nobody sees them.
+HIDDEN = (
+    mutant(
+        "value of NaN meets weights of 0",
+        PACK,
+        "if (!check.all_finite()) remove",
+        "if (false) remove",
+    ),
+    mutant(
+        "value of NaN meets weights of 0 where V is read in place",
+        PACK,
+        "if (check.all_finite()) return",
+        "if (true) return",
+    ),
+    mutant(
+        "value of NaN is added to rows that do not see it",
+        FORWARD,
+        "if (!sees<C>(",
+        "if (false && !sees<C>(",
+    ),
+    mutant(
+        "weight of a hidden key is NaN where LSE is",
+        BACKWARD,
+        "if constexpr (some_hidden) p =",
+        "if constexpr (some_hidden && false) p =",
+    ),
+    mutant(
+        "score gradient of a hidden key is NaN where dP is",
+        BACKWARD,
+        "if constexpr (some_hidden) grad =",
+        "if constexpr (some_hidden && false) grad =",
+    ),
+    mutant(
+        "grad_output of NaN meets weights of 0",
+        BACKWARD_PANEL,
+        "if (all_finite(grad, dim_v)) continue;",
+        "continue;",
+    ),
+    mutant(
+        "grad_output of NaN is added to keys that its row does not see",
+        BACKWARD,
+        "if (!sees<C>(",
+        "if (false && !sees<C>(",
+    ),
+    mutant(
+        "row that sees nothing has weights of NaN",
+        SOFTMAX_TILE,
+        "largest == splat(-kInfinity<T>) ? Vec<T>{} : largest",
+        "largest",
+    ),
+)
+
+MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN)
