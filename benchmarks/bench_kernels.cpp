@@ -1,148 +1,172 @@
-// The CPU kernels alone, per ISA: reference shapes in GFLOP/s. bench_attention.py sets such rates
-// against the FMA peak. Torch-free; run with --benchmark_filter=avx2 and the like.
+// The CPU kernels alone, per ISA: whole calls, and the pieces they are made of. One thread, CPU
+// time. `share` is of the FMA peak of the ISA's vectors, measured before and after each benchmark.
+// Torch-free; run with --benchmark_filter=avx2/kernel and the like.
+#include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
+#include <time.h>
 
-#include <cstdint>
-#include <cstring>
+#include <algorithm>
+#include <cstdio>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "core/mask.h"
+#include "bf16_dot.h"
 #include "cpu/isa.h"
 #include "cpu/run.h"
+#include "fma_peak.h"
+#include "kernel_call.h"
+#include "micro_kernels.h"
 
 namespace {
 
 using namespace fused_attention;
-
-struct Shape {
-  const char* name;
-  core::Sizes sizes;
-  bool causal;
-  bool mask;
-};
+using bench::Call;
+using bench::Shape;
+using core::DType;
 
 constexpr Shape kShapes[] = {
-    {"b4_h8_s128_d64", {4, 8, 8, 128, 128, 64, 64}, false, false},
-    {"b2_h12_s1024_d64_causal", {2, 12, 12, 1024, 1024, 64, 64}, true, false},
-    {"b1_h9_3_s1024_d64_causal", {1, 9, 3, 1024, 1024, 64, 64}, true, false},
-    {"b1_h8_s2048_d64", {1, 8, 8, 2048, 2048, 64, 64}, false, false},
-    {"b1_h16_2_s2048_d128_causal", {1, 16, 2, 2048, 2048, 128, 128}, true, false},
-    {"b8_h6_2_s256_d64_causal", {8, 6, 2, 256, 256, 64, 64}, true, false},
+    {"b4_h8_s128_d64", {4, 8, 8, 128, 128, 64, 64}},
+    {"b2_h12_s1024_d64_causal", {2, 12, 12, 1024, 1024, 64, 64}, true},
+    {"b1_h9_3_s1024_d64_causal", {1, 9, 3, 1024, 1024, 64, 64}, true},
+    {"b1_h8_s2048_d64", {1, 8, 8, 2048, 2048, 64, 64}},
+    {"b1_h16_2_s2048_d128_causal", {1, 16, 2, 2048, 2048, 128, 128}, true},
+    {"b8_h6_2_s256_d64_causal", {8, 6, 2, 256, 256, 64, 64}, true},
     {"b1_h8_s1024_d64_mask", {1, 8, 8, 1024, 1024, 64, 64}, false, true},
-    {"b32_h4_s32_d32", {32, 4, 4, 32, 32, 32, 32}, false, false},
-    {"b1_h32_8_decode4096_d128", {1, 32, 8, 1, 4096, 128, 128}, false, false},
+    // Beside the rounder sizes above: what a ragged end costs.
+    {"b2_h12_s1000_d64_causal", {2, 12, 12, 1000, 1000, 64, 64}, true},
+    {"b2_h8_s333_d64", {2, 8, 8, 333, 333, 64, 64}},
+    {"b1_h8_s1024_d40", {1, 8, 8, 1024, 1024, 40, 40}},
+    {"b1_h8_s1024_d64", {1, 8, 8, 1024, 1024, 64, 64}},
+    {"b1_h8_s1024_d80", {1, 8, 8, 1024, 1024, 80, 80}},
+    {"b1_h8_s1024_d96", {1, 8, 8, 1024, 1024, 96, 96}},
+    {"b1_h8_s1024_d192_dv128", {1, 8, 8, 1024, 1024, 192, 128}},
+    {"b1_h1_s2048_d64", {1, 1, 1, 2048, 2048, 64, 64}},
+    {"b1_h8_sq16_sk4096_d64", {1, 8, 8, 16, 4096, 64, 64}},
+    {"b1_h32_8_decode4096_d128", {1, 32, 8, 1, 4096, 128, 128}},
+    {"b32_h4_s32_d32", {32, 4, 4, 32, 32, 32, 32}},
+    {"b1_h2_s16_d16", {1, 2, 2, 16, 16, 16, 16}},
 };
 
-/// Tensors of one call, contiguous, with arbitrary small values.
-struct Call {
-  std::vector<std::vector<unsigned char>> memory;
-  core::ForwardProblem forward;
-  core::BackwardProblem backward;
+constexpr std::pair<DType, const char*> kDtypes[] = {
+    {DType::kFloat32, "fp32"}, {DType::kBFloat16, "bf16"}, {DType::kFloat16, "fp16"}};
 
-  void* allocate(std::int64_t elements, core::DType dtype) {
-    const std::int64_t size = dtype == core::DType::kFloat32 ? 4
-                              : dtype == core::DType::kBool  ? 1
-                                                             : 2;
-    memory.emplace_back(static_cast<std::size_t>(elements * size));
-    unsigned char* data = memory.back().data();
-    for (std::int64_t i = 0; i < elements; ++i) {
-      const float x = static_cast<float>((i * 2654435761U >> 7) % 1000) / 500 - 1;
-      std::uint32_t bits;
-      std::memcpy(&bits, &x, 4);
-      const auto high = static_cast<std::uint16_t>(bits >> 16);
-      if (size == 4) std::memcpy(data + i * 4, &x, 4);
-      if (size == 2) std::memcpy(data + i * 2, &high, 2);
-      if (size == 1) data[i] = x > -0.5;
-    }
-    return data;
-  }
-
-  Call(const Shape& shape, core::DType dtype) {
-    const core::Sizes& s = shape.sizes;
-    const auto tensor = [&](std::int64_t heads, std::int64_t seq, std::int64_t dim) {
-      return core::Operand{allocate(s.batch * heads * seq * dim, dtype), heads * seq * dim,
-                           seq * dim, dim, 1};
-    };
-    const auto input = [&](const core::Operand& x) {
-      return core::ConstOperand{x.data, x.stride_b, x.stride_h, x.stride_s, x.stride_d};
-    };
-    core::Problem p;
-    p.sizes = s;
-    p.dtype = dtype;
-    p.scale = 0.125;
-    p.band = core::make_band(shape.causal, 0, -1, -1, s.seq_q, s.seq_k);
-    if (shape.mask) {
-      p.mask = {
-          allocate(s.seq_q * s.seq_k, core::DType::kBool), core::DType::kBool, 0, 0, s.seq_k, 1};
-    }
-    p.query = input(tensor(s.heads_q, s.seq_q, s.dim_qk));
-    p.key = input(tensor(s.heads_kv, s.seq_k, s.dim_qk));
-    p.value = input(tensor(s.heads_kv, s.seq_k, s.dim_v));
-    const core::Operand out = tensor(s.heads_q, s.seq_q, s.dim_v);
-    void* lse = allocate(s.batch * s.heads_q * s.seq_q, core::DType::kFloat32);
-    forward = {p, out, lse};
-    backward.problem = p;
-    backward.output = input(out);
-    backward.grad_output = input(tensor(s.heads_q, s.seq_q, s.dim_v));
-    backward.logsumexp = lse;
-    backward.grad_query = tensor(s.heads_q, s.seq_q, s.dim_qk);
-    backward.grad_key = tensor(s.heads_kv, s.seq_k, s.dim_qk);
-    backward.grad_value = tensor(s.heads_kv, s.seq_k, s.dim_v);
-  }
-};
-
-/// Multiply-adds of visible pairs, as floating-point operations.
-double flops(const Shape& shape, bool backward) {
-  const core::Sizes& s = shape.sizes;
-  const core::Band band = core::make_band(shape.causal, 0, -1, -1, s.seq_q, s.seq_k);
-  double pairs = 0;
-  for (std::int64_t i = 0; i < s.seq_q; ++i) {
-    const auto keys = core::visible_keys(band, i, s.seq_k);
-    pairs += static_cast<double>(core::max64(0, keys.end - keys.begin));
-  }
-  const auto dims = static_cast<double>(backward ? 3 * s.dim_qk + 2 * s.dim_v : s.dim_qk + s.dim_v);
-  return 2 * static_cast<double>(s.batch * s.heads_q) * pairs * dims;
+double thread_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void run(benchmark::State& state, const std::string& isa, const Shape& shape, core::DType dtype,
-         bool backward) {
+/// The better of a few tries: nothing makes a multiply-add faster than it is.
+double fma_peak(int vector_bytes) {
+  double best = 0;
+  for (int i = 0; i < 4; ++i) {
+    best = std::max(best, bench::fma_rate(vector_bytes, 5e-4, thread_seconds));
+  }
+  return best;
+}
+
+/// Runs `work` as often as it is asked to, and sets its rate against the peak.
+template <class Work>
+void measure_flops(benchmark::State& state, double flops, int vector_bytes, const Work& work) {
+  const double before = fma_peak(vector_bytes);
+  const double start = thread_seconds();
+  for (auto _ : state) {
+    work();
+    benchmark::ClobberMemory();
+  }
+  const double rate = flops * static_cast<double>(state.iterations()) / (thread_seconds() - start);
+  state.counters["GFLOP/s"] = rate * 1e-9;
+  state.counters["share"] = 2 * rate / (before + fma_peak(vector_bytes));
+}
+
+void run_call(benchmark::State& state, const std::string& isa, int vector_bytes, const Shape& shape,
+              DType dtype, bool backward) {
   cpu::set_isa(isa);
   Call call(shape, dtype);
   cpu::forward(call.forward);
-  for (auto _ : state) {
+  measure_flops(state, bench::flops(shape, backward), vector_bytes, [&] {
     if (backward) {
       cpu::backward(call.backward);
     } else {
       cpu::forward(call.forward);
     }
-    benchmark::ClobberMemory();
+  });
+}
+
+void run_piece(benchmark::State& state, const cpu::MicroKernel& kernel, int vector_bytes) {
+  if (kernel.flops > 0) {
+    measure_flops(state, kernel.flops, vector_bytes, kernel.run);
+    return;
   }
-  state.counters["GFLOP/s"] = benchmark::Counter(flops(shape, backward) * 1e-9,
-                                                 benchmark::Counter::kIsIterationInvariantRate);
+  for (auto _ : state) kernel.run();
+  state.counters["elements/s"] =
+      benchmark::Counter(kernel.elements, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void register_calls(const std::string& isa, int vector_bytes) {
+  for (const auto& [dtype, suffix] : kDtypes) {
+    for (const Shape& shape : kShapes) {
+      for (const bool backward : {false, true}) {
+        const std::string name =
+            isa + "/" + suffix + "/" + shape.name + (backward ? "/backward" : "/forward");
+        benchmark::RegisterBenchmark(name.c_str(), [isa, vector_bytes, &shape, dtype = dtype,
+                                                    backward](benchmark::State& state) {
+          run_call(state, isa, vector_bytes, shape, dtype, backward);
+        })->Unit(benchmark::kMicrosecond);
+      }
+    }
+  }
+}
+
+void register_pieces(const std::string& isa, const cpu::MicroKernels& kernels) {
+  for (int i = 0; i < kernels.count; ++i) {
+    const cpu::MicroKernel& kernel = kernels.first[i];
+    benchmark::RegisterBenchmark((isa + "/kernel/" + kernel.name).c_str(),
+                                 [&kernel, bytes = kernels.vector_bytes](benchmark::State& state) {
+                                   run_piece(state, kernel, bytes);
+                                 });
+  }
+}
+
+/// The same multiply-adds as fp32 FMAs and as dot products of bf16 pairs. Where the dot products
+/// are not at least as fast, rounding P and dS to bf16 for them would buy nothing.
+void register_bf16_dot() {
+  if (!bench::has_bf16_dot()) {
+    std::fprintf(stderr, "skipped: bf16_dot, this CPU has no avx512_bf16\n");
+    return;
+  }
+  static const volatile float factors[2] = {0.75f, 0.125f};
+  static float sink;
+  benchmark::RegisterBenchmark("bf16_dot/fp32_fma", [](benchmark::State& state) {
+    const double flops = bench::fma_chunk_64(factors, &sink);
+    measure_flops(state, flops, 64, [] { bench::fma_chunk_64(factors, &sink); });
+  });
+  benchmark::RegisterBenchmark("bf16_dot/vdpbf16ps", [](benchmark::State& state) {
+    const double flops = bench::bf16_dot_chunk(&sink);
+    measure_flops(state, flops, 64, [] { bench::bf16_dot_chunk(&sink); });
+  });
+}
+
+cpu::MicroKernels micro_kernels(const std::string& isa) {
+#if defined(FUSED_ATTENTION_HAS_AVX512)
+  if (isa == "avx512") return cpu::avx512::micro_kernels();
+#endif
+#if defined(FUSED_ATTENTION_HAS_AVX2)
+  if (isa == "avx2") return cpu::avx2::micro_kernels();
+#endif
+  return cpu::generic::micro_kernels();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  at::set_num_threads(1);
   for (const std::string& isa : cpu::supported_isas()) {
-    for (const auto& [dtype, suffix] :
-         {std::pair{core::DType::kFloat32, "fp32"}, {core::DType::kBFloat16, "bf16"}}) {
-      for (const Shape& shape : kShapes) {
-        for (const bool backward : {false, true}) {
-          const std::string name =
-              isa + "/" + suffix + "/" + shape.name + (backward ? "/backward" : "/forward");
-          benchmark::RegisterBenchmark(
-              name.c_str(),
-              [isa, &shape, dtype = dtype, backward](benchmark::State& state) {
-                run(state, isa, shape, dtype, backward);
-              })
-              ->UseRealTime()
-              ->Unit(benchmark::kMicrosecond);
-        }
-      }
-    }
+    const cpu::MicroKernels kernels = micro_kernels(isa);
+    register_pieces(isa, kernels);
+    register_calls(isa, kernels.vector_bytes);
   }
+  register_bf16_dot();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

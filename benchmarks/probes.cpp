@@ -11,14 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "fma_peak.h"
+
 #define PROBE extern "C" [[gnu::visibility("default")]]
-#if defined(__x86_64__)
-#define TARGET(isa) [[gnu::target(isa)]]
-#else
-#define TARGET(isa)
-#endif
 
 namespace {
+
+using fused_attention::bench::Vector;
 
 using Clock = std::chrono::steady_clock;
 
@@ -39,43 +38,6 @@ void run_together(int count, const std::function<void(int)>& body) {
   for (int i = 1; i < count; ++i) threads.emplace_back(start, i);
   start(0);
   for (auto& thread : threads) thread.join();
-}
-
-template <class T, int bytes>
-struct Vector {
-  typedef T Type [[gnu::vector_size(bytes)]];
-};
-
-// Two FMA units of latency 4 need 8 independent sums; 12 and two constants fit 16 registers.
-constexpr int kSums = 12;
-constexpr std::int64_t kTurns = 4096;
-
-// Returns the FLOPs done. x <- a x + b with |a| < 1 neither overflows nor becomes denormal.
-template <int bytes>
-[[gnu::always_inline]] inline double fma_chunk(const volatile float* factors, float* sink) {
-  using V = typename Vector<float, bytes>::Type;
-  const V a = V{} + factors[0];
-  const V b = V{} + factors[1];
-  V sums[kSums];
-  for (int i = 0; i < kSums; ++i) sums[i] = V{} + static_cast<float>(i);
-  for (std::int64_t turn = 0; turn < kTurns; ++turn) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * a + b;
-  }
-  V total{};
-  for (int i = 0; i < kSums; ++i) total += sums[i];
-  *sink = total[0];
-  return 2.0 * kSums * kTurns * (bytes / sizeof(float));
-}
-
-double fma_chunk_16(const volatile float* factors, float* sink) {
-  return fma_chunk<16>(factors, sink);
-}
-TARGET("avx2,fma") double fma_chunk_32(const volatile float* factors, float* sink) {
-  return fma_chunk<32>(factors, sink);
-}
-TARGET("avx512f,fma") double fma_chunk_64(const volatile float* factors, float* sink) {
-  return fma_chunk<64>(factors, sink);
 }
 
 template <int bytes>
@@ -103,45 +65,28 @@ template <int bytes>
 std::uint64_t read_range_16(const std::byte* begin, const std::byte* end) {
   return read_range<16>(begin, end);
 }
-TARGET("avx2") std::uint64_t read_range_32(const std::byte* begin, const std::byte* end) {
+FUSED_ATTENTION_TARGET("avx2")
+std::uint64_t read_range_32(const std::byte* begin, const std::byte* end) {
   return read_range<32>(begin, end);
 }
-TARGET("avx512f") std::uint64_t read_range_64(const std::byte* begin, const std::byte* end) {
+FUSED_ATTENTION_TARGET("avx512f")
+std::uint64_t read_range_64(const std::byte* begin, const std::byte* end) {
   return read_range<64>(begin, end);
-}
-
-template <class Function>
-Function* choose(int bytes, Function* narrow, Function* middle, Function* wide) {
-  return bytes >= 64 ? wide : bytes >= 32 ? middle : narrow;
 }
 
 }  // namespace
 
 /// Returns the bytes of the widest vector that this CPU runs, up to 64.
-PROBE int probe_vector_bytes() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return 64;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 32;
-#endif
-  return 16;
-}
+PROBE int probe_vector_bytes() { return fused_attention::bench::widest_vector_bytes(); }
 
 /// Returns the fp32 GFLOP/s of `threads` threads that do nothing but multiply-add vectors of
 /// `bytes` bytes (at most probe_vector_bytes) for `seconds`.
 PROBE double probe_fma_gflops(int bytes, int threads, double seconds) {
-  const auto chunk = choose(bytes, fma_chunk_16, fma_chunk_32, fma_chunk_64);
-  const volatile float factors[2] = {0.75f, 0.125f};
   std::vector<double> rates(threads);
   run_together(threads, [&](int index) {
-    double flops = 0;
-    float sink = 0;
     const auto start = Clock::now();
-    double elapsed = 0;
-    while (elapsed < seconds) {
-      flops += chunk(factors, &sink);
-      elapsed = seconds_since(start);
-    }
-    rates[index] = flops / elapsed + 0 * sink;
+    rates[index] =
+        fused_attention::bench::fma_rate(bytes, seconds, [&] { return seconds_since(start); });
   });
   double total = 0;
   for (const double rate : rates) total += rate;
@@ -151,7 +96,8 @@ PROBE double probe_fma_gflops(int bytes, int threads, double seconds) {
 /// Returns the GB/s at which `threads` threads read `size` bytes at `data` once, in vectors of
 /// `bytes` bytes.
 PROBE double probe_read_gbps(const void* data, std::int64_t size, int bytes, int threads) {
-  const auto read = choose(bytes, read_range_16, read_range_32, read_range_64);
+  const auto read =
+      fused_attention::bench::choose_by_width(bytes, read_range_16, read_range_32, read_range_64);
   const auto* begin = static_cast<const std::byte*>(data);
   std::vector<double> elapsed(threads);
   std::atomic<std::uint64_t> sink{0};

@@ -28,16 +28,26 @@ target_include_directories(
 add_library(fused_attention_isa OBJECT csrc/cpu/isa.cpp)
 target_link_libraries(fused_attention_isa PRIVATE fused_attention_kernel_flags)
 
+# Compiles `source` once per ISA, as the kernels are, and adds the objects to the list `objects`.
+function(fused_attention_add_isa_objects name source objects)
+  foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
+    string(TOUPPER ${isa} upper)
+    add_library(${name}_${isa} OBJECT ${source})
+    target_compile_definitions(${name}_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
+    target_compile_options(${name}_${isa} PRIVATE ${isa_flags_${isa}} -ffp-contract=fast
+                                                  ${isa_optimisation})
+    list(APPEND ${objects} $<TARGET_OBJECTS:${name}_${isa}>)
+  endforeach()
+  set(${objects} ${${objects}} PARENT_SCOPE)
+endfunction()
+
 # What links the kernels takes them as objects: nothing is dropped, and nothing is compiled twice.
 set(FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa>)
+fused_attention_add_isa_objects(fused_attention_isa csrc/cpu/kernels/kernels.cpp
+                                FUSED_ATTENTION_KERNEL_OBJECTS)
 foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
   string(TOUPPER ${isa} upper)
   target_compile_definitions(fused_attention_kernel_flags INTERFACE FUSED_ATTENTION_HAS_${upper})
-  add_library(fused_attention_isa_${isa} OBJECT csrc/cpu/kernels/kernels.cpp)
-  target_compile_definitions(fused_attention_isa_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
-  target_compile_options(fused_attention_isa_${isa} PRIVATE ${isa_flags_${isa}} -ffp-contract=fast
-                                                            ${isa_optimisation})
-  list(APPEND FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa_${isa}>)
 endforeach()
 
 # The driver, the one file with threads. at::parallel_for is a header template that runs serially
