@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes sure that the libraries of the C++ tests are there: GoogleTest and Google Benchmark, and, if it
-# may install it, Boost.Context, without which the tests of the CUDA kernels are skipped.
+# may install them, Boost.Context, without which the tests of the CUDA kernels are skipped, and Valgrind,
+# without which the instruction counts are.
 set -eu
 found() { echo "#include <$1>" | ${CXX:-c++} -x c++ -fsyntax-only - 2> /dev/null; }
 missing=""
@@ -10,6 +11,8 @@ found benchmark/benchmark.h || missing="$missing libbenchmark-dev"
 found boost/context/detail/fcontext.hpp || apt_install libboost-context-dev ||
   echo "The tests of the CUDA kernels are skipped. They need Boost.Context, on Debian and Ubuntu:" \
     "apt-get install libboost-context-dev" >&2
+command -v valgrind > /dev/null || apt_install valgrind ||
+  echo "The instruction counts are skipped. They need, on Debian and Ubuntu: apt-get install valgrind" >&2
 [ -z "$missing" ] && exit 0
 # shellcheck disable=SC2086  # one word for each package
 apt_install $missing || {
