@@ -6,8 +6,9 @@ ratio: time of SDPA / time of fused_attention, the median over rounds; above 1 w
 GFLOP/s: only the visible (query, key) pairs count, so a causal call has about half the work of a
 full one; backward is 2.5 times forward. FMA share: of the fp32 rate that all threads reach on
 multiply-adds alone. Read share: bytes of K and V per second, of a plain read of the same bytes.
-Prints every row, also those that lose. Exits with 1 if a result differs from SDPA's by more than
-rounding.
+MiB: the most that a call holds at one time on one thread, results included. Prints every row, also
+those that lose, and adds a line to history.jsonl beside its other files. Exits with 1 if a result
+differs from SDPA's by more than rounding.
 """
 
 import argparse
@@ -20,15 +21,19 @@ import torch
 from bench_cases import CASES, Case, Inputs, flops, make_inputs
 from common import Stopwatch, interleave, machine, paired_ratio
 from contestants import FLEX, FUSED, MATH, SDPA, contestant
+from history import append
+from memory import peak_bytes
 from plot import draw
 from probes import Probes
 from rich.console import Console
 from rich.progress import Progress
 from table import markdown, print_rows
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Relative to the largest entry. SDPA rounds P to bf16 before PV, and sums gradients in bf16 steps.
-TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2}
+TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2, "fp16": 5e-3}
+# fp16 differs from bf16 in how rows are converted: these kinds show it.
+KINDS_FP16 = ("training", "decode")
 FMA, READ = "fma_gflops", "read_gbps"
 # About what one probe takes.
 PROBE_SECONDS = 0.007
@@ -39,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     console = Console()
-    console.width = max(console.width, 108)
+    console.width = max(console.width, 120)
     about = machine()
     console.print(
         f"[bold]{about['cpu']}[/bold], {about['cores']} cores, {about['threads']} threads; "
@@ -55,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         for dtype in options.dtype
         for backward in ((False,) if case.kind == "decode" else (False, True))
         if not (options.quick and case.kind != "training" and dtype != "fp32")
+        if dtype != "fp16" or case.kind in KINDS_FP16 or options.filter
     ]
     if not plan:
         console.print(f"no case matches {options.filter!r}")
@@ -72,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     content = {"machine": about, "seed": options.seed, "quick": options.quick, "rows": rows}
     stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
     stem.with_suffix(".md").write_text(markdown(rows, about))
+    append(options.out / "history.jsonl", stem.name, about, rows)
     draw(rows, about, stem.with_suffix(".png"))
     console.print(f"Plot: {stem}.png, numbers: {stem}.json, for a README: {stem}.md")
     wrong = [row for row in rows if not row["difference"] <= TOLERANCE[row["dtype"]]]
@@ -89,7 +96,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="fewer cases, less than 90 seconds")
     parser.add_argument("--filter", default="", help='only cases with this text, as "decode"')
-    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument(
+        "--dtype", nargs="+", choices=DTYPES, help="default: all, quick fp32 and bf16"
+    )
     parser.add_argument("--seconds", type=float, help="per row (default: 4, quick 0.8)")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--seed", type=int, default=0)
@@ -98,6 +107,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--no-flex", action="store_true", help="leave FlexAttention out (quick too)"
     )
     options = parser.parse_args(arguments)
+    if options.dtype is None:
+        options.dtype = ["fp32", "bf16"] if options.quick else list(DTYPES)
     if options.seconds is None:
         options.seconds = 0.8 if options.quick else 4.0
     return options
@@ -109,6 +120,7 @@ def measure_row(
     inputs = make_inputs(case, DTYPES[dtype], options.seed)
     calls = {name: contestant(name, case, inputs, backward) for name in (FUSED, SDPA)}
     difference = relative_difference(calls[FUSED](), calls[SDPA]())
+    peaks = {name: peak_bytes(call) for name, call in calls.items()}
     main = {name: Stopwatch(call) for name, call in calls.items()}
     extra, absent = others(case, inputs, backward, options)
     round_seconds = sum(watch.cost for watch in main.values()) + 2 * PROBE_SECONDS
@@ -146,6 +158,7 @@ def measure_row(
         "kv_gbps": gbps,
         "read_gbps": medians[READ],
         "read_share": gbps / medians[READ],
+        "peak_bytes": peaks,
         "difference": difference,
     }
 

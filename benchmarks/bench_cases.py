@@ -38,6 +38,21 @@ CASES = (
     Case("training", 1, 16, 2, 2048, 2048, 128, causal=True),
     Case("mask", 2, 8, 8, 1024, 1024, 64, mask="documents", quick=True),
     Case("mask", 4, 8, 8, 512, 512, 64, mask="padding"),
+    # Sizes that fill no vector, tile or block.
+    Case("odd", 2, 12, 12, 1000, 1000, 64, causal=True),
+    Case("odd", 2, 8, 8, 333, 333, 64),
+    Case("odd", 1, 8, 8, 1024, 1024, 40),
+    Case("odd", 1, 8, 8, 1024, 1024, 64),
+    Case("odd", 1, 8, 8, 1024, 1024, 80),
+    Case("odd", 1, 8, 8, 1024, 1024, 96),
+    Case("odd", 1, 1, 1, 2048, 2048, 64),
+    # Few queries against many keys.
+    Case("cross", 1, 8, 8, 2, 4096, 64),
+    Case("cross", 1, 32, 8, 4, 4096, 128),
+    Case("cross", 1, 8, 8, 16, 4096, 64),
+    # Calls of microseconds.
+    Case("tiny", 1, 2, 2, 16, 16, 16, quick=True),
+    Case("tiny", 32, 4, 4, 32, 32, 32, quick=True),
     Case("decode", 1, 32, 8, 1, 4096, 128, quick=True),
     Case("decode", 1, 64, 8, 1, 8192, 128),
     Case("decode", 1, 8, 1, 1, 32768, 128),

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from history import provenance
 
 import fused_attention
 
@@ -79,6 +80,7 @@ def machine() -> dict[str, object]:
         "torch": torch.__version__,
         "torch_isa": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        **provenance(),
     }
 
 

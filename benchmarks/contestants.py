@@ -1,4 +1,5 @@
-"""Who is measured: fused_attention, torch's SDPA and its math form, compiled FlexAttention."""
+"""Who is measured: fused_attention, torch's SDPA and its math form, compiled FlexAttention, and
+attention written out with torch.bmm."""
 
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fused_attention
 
-FUSED, SDPA, MATH, FLEX = "fused", "sdpa", "math", "flex"
+FUSED, SDPA, MATH, FLEX, BMM = "fused", "sdpa", "math", "flex", "bmm"
 
 Call = Callable[[], object]
 
@@ -74,4 +75,22 @@ def _flex(case: Case, inputs: Inputs) -> Callable:
     return lambda q, k, v: compiled(q, k, v, block_mask=block_mask, enable_gqa=gqa)
 
 
-_FORWARDS = {FUSED: _fused, SDPA: _sdpa, MATH: _math, FLEX: _flex}
+def _bmm(case: Case, inputs: Inputs) -> Callable:
+    """What one writes without any of them; masks and grouped heads are not worth it."""
+    if case.mask or case.hq != case.hkv:
+        raise NotImplementedError("only plain and causal attention are written out")
+    hidden = None
+    if case.causal:
+        hidden = torch.ones(case.sq, case.sk, dtype=torch.bool).triu(1)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q3, k3, v3 = (x.flatten(0, 1) for x in (q, k, v))
+        scores = torch.bmm(q3 * case.d**-0.5, k3.transpose(1, 2))
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, float("-inf"))
+        return torch.bmm(torch.softmax(scores, -1), v3).view(q.shape)
+
+    return call
+
+
+_FORWARDS = {FUSED: _fused, SDPA: _sdpa, MATH: _math, FLEX: _flex, BMM: _bmm}

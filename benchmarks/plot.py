@@ -15,6 +15,8 @@ _COLOURS = {
     ("fp32", "forward+backward"): "#1d6fa5",
     ("bf16", "forward"): "#f6bd60",
     ("bf16", "forward+backward"): "#d1602d",
+    ("fp16", "forward"): "#b7d7a8",
+    ("fp16", "forward+backward"): "#5b9a4a",
 }
 
 

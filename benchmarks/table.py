@@ -14,6 +14,7 @@ def print_rows(rows: list[dict], console: Console) -> None:
         table.add_column("case", no_wrap=True)
         columns = ["dtype", "pass", "fused ms", "SDPA ms", "ratio", "math", "flex"]
         columns += ["GB/s", "read share"] if decode else ["GFLOP/s", "FMA share"]
+        columns += ["MiB", "SDPA MiB"]
         for column in columns:
             table.add_column(column, justify="right")
         last = None
@@ -31,6 +32,7 @@ def print_rows(rows: list[dict], console: Console) -> None:
                 _ratio(row["ratio_flex"]),
                 f"{row['kv_gbps' if decode else 'gflops']:.1f}",
                 f"{row['read_share' if decode else 'fma_share']:.2f}",
+                *(f"{row['peak_bytes'][name] / 2**20:.2f}" for name in ("fused", "sdpa")),
             )
             last = row["case"]
         console.print(table)
@@ -46,7 +48,8 @@ def print_rows(rows: list[dict], console: Console) -> None:
 
 def markdown(rows: list[dict], machine: dict) -> str:
     """Returns one line per case: the ratio to SDPA and, in brackets, the share of the ceiling."""
-    keys = [(d, p) for d in ("fp32", "bf16") for p in ("forward", "forward+backward")]
+    keys = [(d, p) for d in ("fp32", "bf16", "fp16") for p in ("forward", "forward+backward")]
+    keys = [key for key in keys if any((row["dtype"], row["pass"]) == key for row in rows)]
     lines = [
         f"{machine['cpu']}, {machine['threads']} threads, fused_attention on {machine['isa']}, "
         f"torch {machine['torch']} on {machine['torch_isa']}.",

@@ -1,4 +1,4 @@
-"""benchmarks/bench_attention.py runs as its user runs it: as a script, in its own process."""
+"""The benchmarks run as their user runs them: as scripts, each in its own process."""
 
 import json
 import subprocess
@@ -33,7 +33,13 @@ def test_bench_attention_writes_ratios_and_shares_of_every_row(tmp_path: Path) -
         assert 0 < row["fma_share"] < 1.5
         assert row["read_share"] > 0
         assert row["rounds"] >= 3
+        # The output and its LSE at least, and no (S, S) scores.
+        elements = 4 * 8 * 128 * 64
+        assert elements * 2 <= row["peak_bytes"]["fused"] < 64 * elements
     assert result["machine"]["isa"] in result["machine"]["isas"]
+    line = json.loads((tmp_path / "history.jsonl").read_text())
+    assert line["benchmark"] == "bench_attention"
+    assert [row["ratio"] for row in line["rows"]] == [row["ratio"] for row in result["rows"]]
     assert (tmp_path / "bench_attention.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -41,3 +47,33 @@ def test_bench_attention_says_that_no_case_matches(tmp_path: Path) -> None:
     done = run(tmp_path, "--filter", "nothing has this name")
     assert done.returncode == 2
     assert "no case matches" in done.stdout
+
+
+def test_bench_scaling_measures_by_length_and_says_who_is_absent(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARK.with_name("bench_scaling.py")), "--minutes", "0.1"]
+    command += ["--lengths", "16", "64", "--threads", "1", "--without", "flex", "--heads", "1"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "bench_scaling.json").read_text())["rows"]
+    points = {(row["length"], row["dtype"], row["pass"]) for row in rows}
+    assert len(points) == len(rows) == 2 * 2 * 2
+    for row in rows:
+        assert set(row["seconds"]) | set(row["absent"]) == {"fused", "sdpa", "bmm", "math"}
+        assert 0 < row["fma_share"]["fused"] < 1.5
+    assert (tmp_path / "bench_scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 1
+
+
+def test_bench_scaling_leaves_out_what_time_or_memory_forbids(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARK.with_name("bench_scaling.py")), "--minutes", "0"]
+    command += ["--lengths", "64", "128", "--threads", "1", "--dtype", "fp32"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "bench_scaling.json").read_text())["rows"]
+    for row in rows:
+        assert "fused" in row["seconds"]
+    assert all("time" in row["absent"]["sdpa"] for row in rows if row["length"] == 128)
