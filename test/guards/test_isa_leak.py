@@ -68,6 +68,32 @@ def test_leak_check_finds_a_planted_leak(tmp_path):
     assert "_Z13shared_by_allIfEvPT_" in external_symbols([planted])
 
 
+def test_leak_check_judges_a_lambda_by_the_function_it_stands_in(tmp_path):
+    planted = compile_shared(
+        tmp_path,
+        """
+        #define BODY { \\
+          auto scale = [&](int n) __attribute__((noinline)) { \\
+            for (int i = 0; i < n; ++i) x[i] *= 2; \\
+          }; \\
+          scale(64); scale(32); \\
+        }
+        namespace fused_attention::cpu::avx2 {
+        struct Tag;
+        void ours(float* x) BODY
+        }
+        template <class T> void foreign(float* x) BODY
+        template void foreign<fused_attention::cpu::avx2::Tag>(float*);
+        """,
+        "-mavx2",
+        "-O3",
+    )
+    found, seen = leaks(planted)
+    assert seen["avx2"] > 0
+    assert found
+    assert all("foreign" in function for function in found)
+
+
 def test_leak_check_finds_zmm_registers_in_avx2_code(tmp_path):
     planted = compile_shared(
         tmp_path,
