@@ -1,6 +1,6 @@
 # make demo   train a small model with the fused op and with torch's SDPA, side by side
 # make test   build everything and run every check (prints what was skipped, and why)
-# make build | bench | counts | format | tidy | test-torch | clean
+# make build | bench | bench-docs | counts | format | tidy | test-torch | clean
 #
 # They need git, make, g++ and Python 3.10 or newer, and install the rest into .venv. Where GoogleTest is
 # missing, `make test` installs it from the system's packages if it may.
@@ -24,7 +24,7 @@ configure = $(cmake) -B "$(BUILD)" -DPython_EXECUTABLE="$(VENV)/bin/python" \
 install_package = $(python) -m pip install --disable-pip-version-check --quiet \
   --no-build-isolation --editable '.[dev,plot]'
 
-.PHONY: build demo test test-build bench counts format tidy test-torch clean venv
+.PHONY: build demo test test-build bench bench-docs counts format tidy test-torch clean venv
 .DEFAULT_GOAL := build
 
 build: venv
@@ -47,6 +47,10 @@ test: test-build
 
 bench: build
 	$(python) benchmarks/bench_attention.py $(BENCH_ARGS)
+
+# Measures what docs/performance.md shows and fills its tables: less than 12 minutes of a quiet machine.
+bench-docs: test-build
+	$(python) benchmarks/bench_docs.py
 
 # Rewrites the instruction counts that `make test` compares with, after a change that is meant.
 counts: test-build

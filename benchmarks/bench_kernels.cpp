@@ -12,6 +12,7 @@
 
 #include "bf16_dot.h"
 #include "cpu/isa.h"
+#include "cpu/kernel_table.h"
 #include "cpu/run.h"
 #include "fma_peak.h"
 #include "kernel_call.h"
@@ -91,6 +92,13 @@ void run_call(benchmark::State& state, const std::string& isa, int vector_bytes,
       cpu::forward(call.forward);
     }
   });
+  const cpu::KernelTable& kernels = cpu::active_table();
+  std::int64_t bytes = kernels.plan_forward(call.forward).scratch_bytes;
+  if (backward) {
+    const cpu::BackwardPlan plan = kernels.plan_backward(call.backward);
+    bytes = plan.scratch_bytes + plan.accumulator_bytes;
+  }
+  state.counters["scratch_KiB"] = static_cast<double>(bytes) / 1024;
 }
 
 void run_piece(benchmark::State& state, const cpu::MicroKernel& kernel, int vector_bytes) {

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Measures what docs/performance.md shows, in less than 12 minutes of a quiet machine, and fills
+its tables, so that no figure there is typed by hand. A table stands between `<!-- table: NAME -->`
+and `<!-- end -->`, in README.md as well; the names are those of doc_tables.py. `make bench-docs`
+builds what is needed.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from doc_tables import TABLES, Results
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
+# Hold everybody to AVX2: us, torch's own kernels, oneDNN and MKL.
+AVX2 = {
+    "FUSED_ATTENTION_ISA": "avx2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "out/docs")
+    parser.add_argument("--documents", type=Path, nargs="+", default=DOCUMENTS)
+    parser.add_argument("--fill-only", action="store_true", help="with what --out already holds")
+    parser.add_argument("--brief", action="store_true", help="a minute of everything, to try it")
+    build = Path(os.environ.get("BUILD", ROOT / "build/release"))
+    parser.add_argument("--kernels", type=Path, default=build / "benchmarks/bench_kernels")
+    options = parser.parse_args(arguments)
+    start = time.monotonic()
+    if not options.fill_only:
+        measure(options.out.resolve(), options.kernels.resolve(), options.brief)
+    results = load(options.out)
+    for document in options.documents:
+        document.write_text(fill(document.read_text(), results))
+    picture = options.out / "bench_scaling.png"
+    shutil.copyfile(picture, options.documents[0].with_name("scaling.png"))
+    print(f"{time.monotonic() - start:.0f} s; filled {', '.join(map(str, options.documents))}")
+    return 0
+
+
+def measure(out: Path, kernels: Path, brief: bool) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    attention = [sys.executable, "benchmarks/bench_attention.py", "--no-flex"]
+    training = ["--filter", "training", "--dtype", "fp32", "bf16"]
+    scaling = [sys.executable, "benchmarks/bench_scaling.py", "--minutes"]
+    pieces = [str(kernels), "--benchmark_filter=^(avx2|avx512)/(kernel|fp32)/|^bf16_dot"]
+    if brief:
+        run([*attention, "--quick", "--seconds", "0.02", "--filter", "tiny", "--out", out])
+        run(
+            [*attention, "--quick", "--seconds", "0.02", "--filter", "S128", "--out", out / "avx2"],
+            AVX2,
+        )
+        run([*scaling, "0.2", "--lengths", "64", "128", "--without", "flex", "--out", out])
+        seconds = "0"
+    else:
+        run([*attention, "--seconds", "0.5", "--out", out])
+        run([*attention, "--seconds", "0.4", *training, "--out", out / "avx2"], AVX2)
+        run([*scaling, "3", "--out", out])
+        seconds = "0.1"
+    pieces += [f"--benchmark_min_time={seconds}"]
+    log = out / "bench_kernels.json"
+    run([*pieces, f"--benchmark_out={log}", "--benchmark_out_format=json"])
+    content = json.loads(log.read_text())
+    content["command"] = shlex.join([kernels.name, *pieces[1:]])
+    log.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def run(command: list, extra: dict[str, str] | None = None) -> None:
+    command = list(map(str, command))
+    print("\n$", shlex.join(command), flush=True)
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **(extra or {})})
+
+
+def load(out: Path) -> Results:
+    files = ("bench_attention", "avx2/bench_attention", "bench_scaling", "bench_kernels")
+    results = Results(*(json.loads((out / f"{name}.json").read_text()) for name in files))
+    # The command line does not show the environment.
+    about = results.avx2["machine"]
+    held = " ".join(f"{name}={value}" for name, value in AVX2.items())
+    about["command"] = f"{held} {about['command']}"
+    return results
+
+
+def fill(text: str, results: Results) -> str:
+    """Replaces every table by the one of its name; a name that is not known is an error."""
+    for name in re.findall(r"<!-- table: (.*?) -->", text):
+        if name not in TABLES:
+            raise KeyError(f"no table is named {name!r}; there are {', '.join(TABLES)}")
+    return BLOCK.sub(lambda m: f"{m[1]}{TABLES[m[2]](results)}\n{m[3]}", text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
