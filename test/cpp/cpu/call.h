@@ -91,9 +91,10 @@ struct Call {
           return i % 5 == 3 || uniform(random) < 0.4 ? 0 : 1 << (i + j) % 8;
         });
         break;
-      case MaskKind::kBoolBlocks:  // whole tiles hidden, whole tiles seen
+      case MaskKind::kBoolBlocks:  // whole tiles hidden, whole tiles seen; every byte but 0 is True
         mask.emplace(DType::kBool, 1, 1, s.seq_q, s.seq_k, std::vector<int>{0, 1, 2, 3}, 7);
-        mask->fill([&](auto, auto, auto i, auto j) { return i / 60 == j / 130 ? 2 : 0; });
+        mask->fill(
+            [&](auto, auto, auto i, auto j) { return i / 60 == j / 130 ? 1 << (i + j) % 8 : 0; });
         break;
       case MaskKind::kBoolPerKey:
         mask.emplace(DType::kBool, s.batch, 1, 1, s.seq_k);
