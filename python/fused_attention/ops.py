@@ -70,35 +70,29 @@ def attention(
             "fused_attention.attention: expected window_size to be (left, right), "
             f"but got {window_size!r}"
         )
-    if isinstance(attn_mask, CausalBias):
+    if attn_mask is not None and isinstance(attn_mask, CausalBias):
         diagonal_offset = _offset_of(attn_mask, query, key, is_causal, diagonal_offset)
         attn_mask, is_causal = None, True
     # Reading an argument costs torch a fair part of a microsecond: rare ones go only when given.
-    rare = {}
+    rare: dict[str, object] = {}
+    if scale is not None:
+        rare["scale"] = scale
+    if not enable_gqa:
+        rare["enable_gqa"] = enable_gqa
+    if diagonal_offset != 0:
+        rare["diagonal_offset"] = diagonal_offset
     if window_size != (-1, -1):
         rare["window_size"] = window_size
     if softcap != 0.0:
         rare["softcap"] = softcap
-    for name, tensor in (
-        ("sinks", sinks),
-        ("alibi_slopes", alibi_slopes),
-        ("seqused_k", seqused_k),
-    ):
-        if tensor is not None:
-            rare[name] = tensor
+    if sinks is not None:
+        rare["sinks"] = sinks
+    if alibi_slopes is not None:
+        rare["alibi_slopes"] = alibi_slopes
+    if seqused_k is not None:
+        rare["seqused_k"] = seqused_k
     op = _attention_with_lse if return_lse else _attention
-    return op(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
-        diagonal_offset=diagonal_offset,
-        **rare,
-    )
+    return op(query, key, value, attn_mask, dropout_p, is_causal, **rare)
 
 
 _attention = torch.ops.fused_attention.attention.default
