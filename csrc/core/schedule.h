@@ -17,6 +17,8 @@ namespace fused_attention::core {
 struct TileLimits {
   std::int64_t panel_rows = 0;    // rows in the vector lanes of one panel
   std::int64_t panels = 0;        // most panels of an item
+  std::int64_t least_panels = 1;  // fewest panels of an item, if there are rows for more
+  std::int64_t enough_items = 1;  // items are made smaller, down to least_panels, to have so many
   std::int64_t panel_floats = 0;  // most elements of scratch that an item's panels may take
   std::int64_t tile_keys = 0;     // keys of a tile
 };
@@ -49,7 +51,11 @@ FUSED_ATTENTION_CORE RowSchedule schedule_rows(const Sizes& sizes, const TileLim
   schedule.heads = sizes.batch * sizes.heads_kv;
   const std::int64_t panels = max64(1, ceil_div(schedule.rows, limits.panel_rows));
   const std::int64_t panel_floats = limits.panel_rows * max64(1, floats_per_row);
-  const std::int64_t most = clamp64(limits.panel_floats / panel_floats, 1, limits.panels);
+  std::int64_t most = clamp64(limits.panel_floats / panel_floats, 1, limits.panels);
+  if (schedule.heads > 0) {
+    const std::int64_t enough_blocks = ceil_div(limits.enough_items, schedule.heads);
+    most = min64(most, max64(limits.least_panels, ceil_div(panels, enough_blocks)));
+  }
   // Blocks of equal size: 9 panels with room for 8 become 5 + 4.
   const std::int64_t blocks = ceil_div(panels, most);
   schedule.block_rows = ceil_div(panels, blocks) * limits.panel_rows;

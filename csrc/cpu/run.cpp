@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <vector>
 
 #include "kernel_table.h"
@@ -84,28 +83,38 @@ void backward(const core::BackwardProblem& call) {
   const bool serial = forward_flops(sizes) < kSerialFlops / 2.5;
 
   // Enough heads for all threads: a thread takes a whole head, with accumulators of its own.
-  if (serial || blocks == 1 || heads >= 4 * at::get_num_threads()) {
+  const bool whole_heads = serial || blocks == 1 || heads >= 4 * at::get_num_threads();
+  if (whole_heads && plan.chunks == 1) {
     for_each_item(heads, plan.scratch_bytes + plan.accumulator_bytes, serial,
                   [&](std::int64_t head, void* scratch) {
                     void* accumulators = static_cast<char*>(scratch) + plan.scratch_bytes;
                     for (std::int64_t block = 0; block < blocks; ++block) {
-                      kernels.backward_block(call, plan, head, block, scratch, accumulators, {});
+                      kernels.backward_item(call, plan, {head, block, 0},
+                                            {.scratch = scratch, .accumulators = accumulators});
                     }
                   });
     return;
   }
   // Few heads: threads share one, each with a block of rows, and follow each other over its key
-  // tiles.
+  // tiles. Who finishes the last chunk of a row block merges it.
   const c10::DataPtr accumulators = allocate(heads * plan.accumulator_bytes);
-  const std::int64_t counters = heads * plan.key_tiles;
-  const c10::DataPtr finished =
-      allocate(counters * static_cast<std::int64_t>(sizeof(std::int32_t)));
-  std::memset(finished.get(), 0, static_cast<std::size_t>(counters) * sizeof(std::int32_t));
-  for_each_item(heads * blocks, plan.scratch_bytes, false, [&](std::int64_t item, void* scratch) {
-    const std::int64_t head = item / blocks;
-    kernels.backward_block(call, plan, head, item % blocks, scratch,
-                           static_cast<char*>(accumulators.get()) + head * plan.accumulator_bytes,
-                           {static_cast<std::int32_t*>(finished.get()) + head * plan.key_tiles});
+  const c10::DataPtr partials = allocate(heads * blocks * plan.partial_bytes);
+  std::vector<std::int32_t> finished_blocks(static_cast<std::size_t>(heads * plan.key_tiles));
+  std::vector<std::atomic<std::int64_t>> finished_chunks(static_cast<std::size_t>(heads * blocks));
+  const std::int64_t items = heads * plan.chunks * blocks;
+  for_each_item(items, plan.scratch_bytes, serial, [&](std::int64_t item, void* scratch) {
+    const std::int64_t head = item / (plan.chunks * blocks);
+    const std::int64_t block = item % blocks;
+    const std::int64_t pair = head * blocks + block;
+    const BackwardMemory memory{
+        .scratch = scratch,
+        .accumulators = static_cast<char*>(accumulators.get()) + head * plan.accumulator_bytes,
+        .partial = static_cast<char*>(partials.get()) + pair * plan.partial_bytes,
+        .order = {finished_blocks.data() + head * plan.key_tiles}};
+    kernels.backward_item(call, plan, {head, block, item / blocks % plan.chunks}, memory);
+    if (plan.chunks == 1) return;
+    if (++finished_chunks[static_cast<std::size_t>(pair)] < plan.chunks) return;
+    kernels.backward_merge(call, plan, {head, block, 0}, memory);
   });
 }
 

@@ -195,10 +195,9 @@ template <class C>
 ForwardPlan plan_forward(const core::ForwardProblem& call, int variant) {
   using T = typename C::Scalar;
   const core::Sizes& sizes = call.problem.sizes;
-  const core::TileLimits limits{C::kRows, kMostPanels, kPanelFloats, kTileKeys};
   ForwardPlan plan;
   plan.variant = variant;
-  plan.rows = core::schedule_rows(sizes, limits, sizes.dim_qk + sizes.dim_v);
+  plan.rows = core::schedule_rows(sizes, tile_limits<C>(kPanelFloats), sizes.dim_qk + sizes.dim_v);
   plan.chunks =
       core::key_chunks(plan.rows, sizes.seq_k, kTileKeys, kEnoughItems, kLeastTilesPerChunk);
   const std::int64_t tiles = core::ceil_div(sizes.seq_k, kTileKeys);

@@ -55,12 +55,14 @@ BackwardPlan plan_backward_any(const core::BackwardProblem& call) {
   return visit(variant, [&](auto c) { return plan_backward<decltype(c)>(call, variant); });
 }
 
-void backward_block_any(const core::BackwardProblem& call, const BackwardPlan& plan,
-                        std::int64_t head, std::int64_t block, void* scratch, void* accumulators,
-                        TileOrder order) {
-  visit(plan.variant, [&](auto c) {
-    backward_block<decltype(c)>(call, plan, head, block, scratch, accumulators, order);
-  });
+void backward_item_any(const core::BackwardProblem& call, const BackwardPlan& plan,
+                       BackwardItem item, const BackwardMemory& memory) {
+  visit(plan.variant, [&](auto c) { backward_item<decltype(c)>(call, plan, item, memory); });
+}
+
+void backward_merge_any(const core::BackwardProblem& call, const BackwardPlan& plan,
+                        BackwardItem item, const BackwardMemory& memory) {
+  visit(plan.variant, [&](auto c) { backward_merge<decltype(c)>(call, plan, item, memory); });
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
@@ -76,7 +78,8 @@ const KernelTable& kernel_table() {
                                      forward_item_any,
                                      forward_merge_any,
                                      plan_backward_any,
-                                     backward_block_any};
+                                     backward_item_any,
+                                     backward_merge_any};
   return table;
 }
 

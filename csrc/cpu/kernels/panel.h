@@ -28,6 +28,17 @@ struct Config {
   using Tail = Config<Scalar, kVectors == 1 ? 1 : kVectors - 1, kBroadcast, Score>;
 };
 
+/// `panel_floats`: most scratch elements of an item's panels.
+template <class C>
+constexpr core::TileLimits tile_limits(std::int64_t panel_floats) {
+  return {.panel_rows = C::kRows,
+          .panels = kMostPanels,
+          .least_panels = kLeastPanels,
+          .enough_items = kEnoughItems,
+          .panel_floats = panel_floats,
+          .tile_keys = kTileKeys};
+}
+
 /// Calls f(config, panel, first row) for the panels of a block of `count` rows, in order: panels of
 /// C, then up to kVectors - 1 tails, so that no vector stays empty. Never more than ceil(count /
 /// C::kRows) panels.

@@ -34,8 +34,11 @@ constexpr int kMostPanels = 16;
 /// Scratch of an item's panels in elements: half of a 1 MiB L2.
 constexpr int kPanelFloats = 128 * 1024;
 
-/// Flash-decoding: fewer items than this make a row block split its keys, at least 4 tiles each.
+/// Items that keep many threads busy to the end. With fewer, blocks of rows become smaller, down to
+/// two panels (one would pay for packing alone), and then the keys are cut into chunks of at least
+/// 4 tiles (flash-decoding).
 constexpr int kEnoughItems = 16;
+constexpr int kLeastPanels = 2;
 constexpr int kLeastTilesPerChunk = 4;
 
 FUSED_ATTENTION_END_ISA_NAMESPACE

@@ -1,0 +1,150 @@
+// Backward pass of one panel of query rows and one tile of keys: rebuild P, form dS, and add to dV,
+// dK (accumulators of the (b, kv head) pair, row-major) and dQ (of the panel).
+#pragma once
+
+#include <cstdint>
+
+#include "backward_panel.h"
+#include "gemm.h"
+
+FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
+
+/// dK as [Sk][D padded] and dV as [Sk][Dv padded], rounded up to whole tiles.
+template <class T>
+struct KeyGradients {
+  KeyGradients(const core::Sizes& sizes, void* base)
+      : ld_key(padded_length<T>(sizes.dim_qk)), ld_value(padded_length<T>(sizes.dim_v)) {
+    Arena arena(base);
+    const std::int64_t keys = round_up(sizes.seq_k, kTileKeys);
+    key = arena.take<T>(keys * ld_key);
+    value = arena.take<T>(keys * ld_value);
+    bytes = arena.bytes();
+  }
+  std::int64_t ld_key;
+  std::int64_t ld_value;
+  T* key;
+  T* value;
+  std::int64_t bytes;
+};
+
+/// P and dS of a tile, keys x rows, from scores and dP in place. `some_hidden`: the tile may hold
+/// scores of -inf that stand for hidden keys; their P and dS are 0 whatever else is NaN.
+template <class C, bool some_hidden>
+void weights_and_grad_scores(TileSpan span, const BackwardPanel<C>& panel, bool want_grad_scores,
+                             typename C::Scalar* weights, typename C::Scalar* grad_scores) {
+  using T = typename C::Scalar;
+  constexpr int L = kLanes<T>;
+  for (int v = 0; v < C::kVectors; ++v) {
+    const Vec<T> shift = load(panel.shift + v * L);
+    const Vec<T> factor = load(panel.factor + v * L);
+    const Vec<T> delta = load(panel.delta + v * L);
+    for (int j = span.begin; j < span.end; ++j) {
+      const std::int64_t at = static_cast<std::int64_t>(j) * C::kRows + v * L;
+      const Vec<T> score = load(weights + at);
+      Vec<T> p = exp_nonpositive<T>(score - shift) * factor;
+      if constexpr (some_hidden) p = score == splat(-kInfinity<T>) ? Vec<T>{} : p;
+      store(weights + at, p);
+      if (!want_grad_scores) continue;
+      Vec<T> grad = p * (load(grad_scores + at) - delta);
+      if constexpr (some_hidden) grad = score == splat(-kInfinity<T>) ? Vec<T>{} : grad;
+      store(grad_scores + at, grad);
+    }
+  }
+}
+
+/// dV += P^T dO for the rows whose dO is Inf or NaN: only for keys they see.
+template <class C>
+void add_non_finite_grads(const core::BackwardProblem& call, const BackwardPanel<C>& panel,
+                          std::int64_t tile_first, TileSpan span, const typename C::Scalar* weights,
+                          typename C::Scalar* buffer,
+                          const KeyGradients<typename C::Scalar>& sums) {
+  const PanelRows<C>& rows = *panel.rows;
+  const int dim = static_cast<int>(call.problem.sizes.dim_v);
+  for (int n = 1; n <= panel.non_finite[0]; ++n) {
+    const int lane = panel.non_finite[n];
+    const core::ConstOperand& x = call.grad_output;
+    load_row(call.problem.dtype, x.data, row_offset<C>(x, rows, lane), x.stride_d, dim, buffer);
+    for (int j = span.begin; j < span.end; ++j) {
+      if (!sees<C>(call.problem, rows, lane, tile_first + j)) continue;
+      for (int d = 0; d < dim; ++d) {
+        sums.value[(tile_first + j) * sums.ld_value + d] +=
+            weights[j * C::kRows + lane] * buffer[d];
+      }
+    }
+  }
+}
+
+/// sums[key][0 .. dim) += sum over rows of A[key][row] * x[row][0 .. dim), for the keys of a span.
+template <class C>
+FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, const typename C::Scalar* a,
+                                            const typename C::Scalar* x, std::int64_t dim,
+                                            typename C::Scalar* sums, std::int64_t ld) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  const int vectors = static_cast<int>(core::ceil_div(dim, kLanes<T>));
+  for (int j = span.begin; j < span.end; j += M) {
+    accumulate_columns<T, M, C::kVectors>(
+        C::kRows, vectors, Factors<T>{a + j * C::kRows, 0, 1, C::kRows}, x, ld, sums + j * ld, ld);
+  }
+}
+
+/// One panel against one packed tile.
+template <class C, class Scratch>
+FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
+                                          std::int64_t tile_first, TileSpan span, Scratch& scratch,
+                                          const BackwardPanel<C>& panel,
+                                          const KeyGradients<typename C::Scalar>& sums) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  const core::Problem& problem = call.problem;
+  const core::Sizes& sizes = problem.sizes;
+  const bool want_grad_scores = call.grad_query.data != nullptr || call.grad_key.data != nullptr;
+  const bool some_hidden =
+      problem.mask.data != nullptr || span.begin < span.full_begin || span.full_end < span.end;
+
+  if (!score_tile<C>(problem, *panel.rows, tile_first, span,
+                     factors_by_key<T, M>(scratch.keys, sizes.dim_qk), panel.queries_by_dim,
+                     scratch.mask, scratch.weights)) {
+    return;
+  }
+  if (want_grad_scores) {
+    Factors<T> values = factors_by_key<T, M>(scratch.values, sizes.dim_v);
+    values.data += span.begin / M * values.group;
+    multiply_groups<T, M, C::kVectors, Into::kOverwrite>(
+        (span.end - span.begin + M - 1) / M, static_cast<int>(sizes.dim_v), values,
+        panel.grads_by_dim, scratch.grad_scores + span.begin * C::kRows);
+  }
+  if (some_hidden) {
+    weights_and_grad_scores<C, true>(span, panel, want_grad_scores, scratch.weights,
+                                     scratch.grad_scores);
+  } else {
+    weights_and_grad_scores<C, false>(span, panel, want_grad_scores, scratch.weights,
+                                      scratch.grad_scores);
+  }
+  // The products below take whole groups of keys.
+  const auto rest = static_cast<std::size_t>(round_up(span.end, M) - span.end) * C::kRows;
+  __builtin_memset(scratch.weights + span.end * C::kRows, 0, sizeof(T) * rest);
+  __builtin_memset(scratch.grad_scores + span.end * C::kRows, 0, sizeof(T) * rest);
+
+  if (call.grad_value.data != nullptr) {
+    accumulate_keys<C>(span, scratch.weights, panel.grads, sizes.dim_v,
+                       sums.value + tile_first * sums.ld_value, sums.ld_value);
+    if (panel.non_finite[0] > 0) {
+      add_non_finite_grads<C>(call, panel, tile_first, span, scratch.weights, scratch.rows, sums);
+    }
+  }
+  if (!want_grad_scores) return;
+  C::Score::template backward<C>(scratch.grad_scores, span, *panel.rows);
+  if (call.grad_key.data != nullptr) {
+    accumulate_keys<C>(span, scratch.grad_scores, panel.queries, sizes.dim_qk,
+                       sums.key + tile_first * sums.ld_key, sums.ld_key);
+  }
+  if (call.grad_query.data != nullptr) {
+    multiply_groups<T, M, C::kVectors, Into::kAdd>(
+        static_cast<int>(core::ceil_div(sizes.dim_qk, M)), span.end - span.begin,
+        factors_by_dim<T, M>(scratch.keys, span.begin), scratch.grad_scores + span.begin * C::kRows,
+        panel.grad_queries);
+  }
+}
+
+FUSED_ATTENTION_END_ISA_NAMESPACE
