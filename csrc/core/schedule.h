@@ -2,7 +2,8 @@
 //
 // The query rows of all heads of a key-value head are one list, position-major: row r is position
 // r / G of the group's head r % G, G = Hq / Hkv. Neighbouring rows see nearly the same keys, and
-// K/V tiles serve the whole group. A schedule depends on shapes only, never on the thread count.
+// K/V tiles serve the whole group. How rows are cut changes no bit of any result, so it may depend
+// on the number of threads; how keys are cut does, so it depends on shapes only.
 #pragma once
 
 #include <cstdint>

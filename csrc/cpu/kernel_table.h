@@ -1,4 +1,4 @@
-// What an ISA offers: plans (shapes only, so the same on every thread) and the work of one item.
+// What an ISA offers: plans, and the work of one item.
 //
 // The driver (run.cpp) owns threads and memory; the kernels own everything between. Scratch and
 // shared buffers come from the driver, uninitialised, aligned to 64 bytes.
@@ -58,7 +58,8 @@ struct BackwardMemory {
 
 struct KernelTable {
   const char* name;
-  ForwardPlan (*plan_forward)(const core::ForwardProblem&);
+  /// `threads`: how many are going to share the items.
+  ForwardPlan (*plan_forward)(const core::ForwardProblem&, std::int64_t threads);
   /// Item i: head i / (blocks * chunks), then row block from the last to the first, then chunk.
   /// `partial`: the buffer of the item's head and row block; unused when chunks == 1.
   void (*forward_item)(const core::ForwardProblem&, const ForwardPlan&, std::int64_t item,
@@ -66,7 +67,7 @@ struct KernelTable {
   /// Merges the chunks of one row block, in their order, once all are there.
   void (*forward_merge)(const core::ForwardProblem&, const ForwardPlan&, std::int64_t head,
                         std::int64_t block, void* scratch, const void* partial);
-  BackwardPlan (*plan_backward)(const core::BackwardProblem&);
+  BackwardPlan (*plan_backward)(const core::BackwardProblem&, std::int64_t threads);
   /// The first block of a head zeroes the accumulators, the last one writes dK and dV.
   void (*backward_item)(const core::BackwardProblem&, const BackwardPlan&, BackwardItem,
                         const BackwardMemory&);

@@ -26,22 +26,22 @@ double forward_flops(const core::Sizes& sizes) {
          static_cast<double>(sizes.seq_k) * static_cast<double>(sizes.dim_qk + sizes.dim_v);
 }
 
-/// Calls work(item, scratch) for every item, on the pool's threads, each with scratch of its own.
-/// Items are taken in order, so whoever waits for an earlier item waits for one that has started.
+/// Calls work(item, scratch) for every item, on `threads` of the pool's, each with scratch of its
+/// own. Items are taken in order, so whoever waits for an earlier item waits for one that has
+/// started.
 template <class Work>
-void for_each_item(std::int64_t items, std::int64_t scratch_bytes, bool serial, const Work& work) {
+void for_each_item(std::int64_t items, std::int64_t scratch_bytes, int threads, const Work& work) {
   std::atomic<std::int64_t> next{0};
   const auto take_items = [&](std::int64_t, std::int64_t) {
     // Before an item is taken: if memory runs out here, nobody waits for an item that never ends.
     const c10::DataPtr scratch = allocate(scratch_bytes);
     for (std::int64_t item = next++; item < items; item = next++) work(item, scratch.get());
   };
-  const std::int64_t threads =
-      serial ? 1 : std::min<std::int64_t>(items, std::max(1, at::get_num_threads()));
-  if (threads <= 1) {
+  const std::int64_t takers = std::min<std::int64_t>(items, threads);
+  if (takers <= 1) {
     take_items(0, 1);
   } else {
-    at::parallel_for(0, threads, 1, take_items);
+    at::parallel_for(0, takers, 1, take_items);
   }
 }
 
@@ -51,10 +51,10 @@ void forward(const core::ForwardProblem& call) {
   const KernelTable& kernels = active_table();
   const core::Sizes& sizes = call.problem.sizes;
   if (sizes.batch == 0 || sizes.heads_q == 0 || sizes.seq_q == 0) return;
-  const ForwardPlan plan = kernels.plan_forward(call);
-  const bool serial = forward_flops(sizes) < kSerialFlops;
+  const int threads = forward_flops(sizes) < kSerialFlops ? 1 : at::get_num_threads();
+  const ForwardPlan plan = kernels.plan_forward(call, threads);
   if (plan.chunks == 1) {
-    for_each_item(plan.items, plan.scratch_bytes, serial, [&](std::int64_t item, void* scratch) {
+    for_each_item(plan.items, plan.scratch_bytes, threads, [&](std::int64_t item, void* scratch) {
       kernels.forward_item(call, plan, item, scratch, nullptr);
     });
     return;
@@ -63,7 +63,7 @@ void forward(const core::ForwardProblem& call) {
   const std::int64_t pairs = plan.items / plan.chunks;
   const c10::DataPtr partials = allocate(pairs * plan.partial_bytes);
   std::vector<std::atomic<std::int64_t>> finished(static_cast<std::size_t>(pairs));
-  for_each_item(plan.items, plan.scratch_bytes, serial, [&](std::int64_t item, void* scratch) {
+  for_each_item(plan.items, plan.scratch_bytes, threads, [&](std::int64_t item, void* scratch) {
     const std::int64_t pair = item / plan.chunks;
     void* partial = static_cast<char*>(partials.get()) + pair * plan.partial_bytes;
     kernels.forward_item(call, plan, item, scratch, partial);
@@ -77,15 +77,15 @@ void backward(const core::BackwardProblem& call) {
   const KernelTable& kernels = active_table();
   const core::Sizes& sizes = call.problem.sizes;
   if (sizes.batch == 0 || sizes.heads_kv == 0) return;
-  const BackwardPlan plan = kernels.plan_backward(call);
+  const int threads = forward_flops(sizes) < kSerialFlops / 2.5 ? 1 : at::get_num_threads();
+  const BackwardPlan plan = kernels.plan_backward(call, threads);
   const std::int64_t heads = plan.rows.heads;
   const std::int64_t blocks = std::max<std::int64_t>(plan.rows.blocks, 1);
-  const bool serial = forward_flops(sizes) < kSerialFlops / 2.5;
 
   // Enough heads for all threads: a thread takes a whole head, with accumulators of its own.
-  const bool whole_heads = serial || blocks == 1 || heads >= 4 * at::get_num_threads();
+  const bool whole_heads = threads == 1 || blocks == 1 || heads >= 4 * threads;
   if (whole_heads && plan.chunks == 1) {
-    for_each_item(heads, plan.scratch_bytes + plan.accumulator_bytes, serial,
+    for_each_item(heads, plan.scratch_bytes + plan.accumulator_bytes, threads,
                   [&](std::int64_t head, void* scratch) {
                     void* accumulators = static_cast<char*>(scratch) + plan.scratch_bytes;
                     for (std::int64_t block = 0; block < blocks; ++block) {
@@ -102,7 +102,7 @@ void backward(const core::BackwardProblem& call) {
   std::vector<std::int32_t> finished_blocks(static_cast<std::size_t>(heads * plan.key_tiles));
   std::vector<std::atomic<std::int64_t>> finished_chunks(static_cast<std::size_t>(heads * blocks));
   const std::int64_t items = heads * plan.chunks * blocks;
-  for_each_item(items, plan.scratch_bytes, serial, [&](std::int64_t item, void* scratch) {
+  for_each_item(items, plan.scratch_bytes, threads, [&](std::int64_t item, void* scratch) {
     const std::int64_t head = item / (plan.chunks * blocks);
     const std::int64_t block = item % blocks;
     const std::int64_t pair = head * blocks + block;

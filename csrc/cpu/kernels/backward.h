@@ -149,17 +149,16 @@ void backward_merge(const core::BackwardProblem& call, const BackwardPlan& plan,
 }
 
 template <class C>
-BackwardPlan plan_backward(const core::BackwardProblem& call, int variant) {
+BackwardPlan plan_backward(const core::BackwardProblem& call, int variant, std::int64_t threads) {
   using T = typename C::Scalar;
   const core::Sizes& sizes = call.problem.sizes;
+  const Cut<C> cut(sizes, 2 * kPanelFloats, 3 * sizes.dim_qk + 2 * sizes.dim_v, threads);
   BackwardPlan plan;
   plan.variant = variant;
-  plan.rows = core::schedule_rows(sizes, tile_limits<C>(2 * kPanelFloats),
-                                  3 * sizes.dim_qk + 2 * sizes.dim_v);
-  plan.key_tiles = core::ceil_div(sizes.seq_k, kTileKeys);
-  plan.chunks =
-      core::key_chunks(plan.rows, sizes.seq_k, kTileKeys, kEnoughItems, kLeastTilesPerChunk);
-  plan.chunk_tiles = core::ceil_div(plan.key_tiles, plan.chunks);
+  plan.rows = cut.rows;
+  plan.key_tiles = cut.tiles;
+  plan.chunks = cut.chunks;
+  plan.chunk_tiles = cut.chunk_tiles;
   plan.scratch_bytes = BackwardScratch<C>(sizes, plan.rows.block_rows, nullptr).bytes;
   plan.accumulator_bytes = KeyGradients<T>(sizes, nullptr).bytes;
   if (plan.chunks > 1) {

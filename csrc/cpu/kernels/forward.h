@@ -192,16 +192,15 @@ void forward_merge(const core::ForwardProblem& call, const ForwardPlan& plan, st
 }
 
 template <class C>
-ForwardPlan plan_forward(const core::ForwardProblem& call, int variant) {
+ForwardPlan plan_forward(const core::ForwardProblem& call, int variant, std::int64_t threads) {
   using T = typename C::Scalar;
   const core::Sizes& sizes = call.problem.sizes;
+  const Cut<C> cut(sizes, kPanelFloats, sizes.dim_qk + sizes.dim_v, threads);
   ForwardPlan plan;
   plan.variant = variant;
-  plan.rows = core::schedule_rows(sizes, tile_limits<C>(kPanelFloats), sizes.dim_qk + sizes.dim_v);
-  plan.chunks =
-      core::key_chunks(plan.rows, sizes.seq_k, kTileKeys, kEnoughItems, kLeastTilesPerChunk);
-  const std::int64_t tiles = core::ceil_div(sizes.seq_k, kTileKeys);
-  plan.chunk_tiles = core::ceil_div(tiles, plan.chunks);
+  plan.rows = cut.rows;
+  plan.chunks = cut.chunks;
+  plan.chunk_tiles = cut.chunk_tiles;
   plan.items = plan.rows.heads * plan.rows.blocks * plan.chunks;
   plan.scratch_bytes = ForwardScratch<C>(sizes, plan.rows.block_rows, nullptr).bytes;
   if (plan.chunks > 1) {

@@ -33,9 +33,9 @@ int choose_variant(const core::Problem& problem) {
   return (rows <= narrow ? 1 : 0) + (is_double ? 2 : 0);
 }
 
-ForwardPlan plan_forward_any(const core::ForwardProblem& call) {
+ForwardPlan plan_forward_any(const core::ForwardProblem& call, std::int64_t threads) {
   const int variant = choose_variant(call.problem);
-  return visit(variant, [&](auto c) { return plan_forward<decltype(c)>(call, variant); });
+  return visit(variant, [&](auto c) { return plan_forward<decltype(c)>(call, variant, threads); });
 }
 
 void forward_item_any(const core::ForwardProblem& call, const ForwardPlan& plan, std::int64_t item,
@@ -50,9 +50,9 @@ void forward_merge_any(const core::ForwardProblem& call, const ForwardPlan& plan
         [&](auto c) { forward_merge<decltype(c)>(call, plan, head, block, scratch, partial); });
 }
 
-BackwardPlan plan_backward_any(const core::BackwardProblem& call) {
+BackwardPlan plan_backward_any(const core::BackwardProblem& call, std::int64_t threads) {
   const int variant = choose_variant(call.problem);
-  return visit(variant, [&](auto c) { return plan_backward<decltype(c)>(call, variant); });
+  return visit(variant, [&](auto c) { return plan_backward<decltype(c)>(call, variant, threads); });
 }
 
 void backward_item_any(const core::BackwardProblem& call, const BackwardPlan& plan,

@@ -34,11 +34,14 @@ constexpr int kMostPanels = 16;
 /// Scratch of an item's panels in elements: half of a 1 MiB L2.
 constexpr int kPanelFloats = 128 * 1024;
 
-/// Items that keep many threads busy to the end. With fewer, blocks of rows become smaller, down to
-/// two panels (one would pay for packing alone), and then the keys are cut into chunks of at least
-/// 4 tiles (flash-decoding).
-constexpr int kEnoughItems = 16;
+/// Items of uneven size keep the threads busy to the end if there are a few for each. Blocks of
+/// rows become smaller for that, down to two panels (one would pay for packing alone).
+constexpr int kItemsPerThread = 4;
 constexpr int kLeastPanels = 2;
+
+/// Where the smallest blocks of rows make fewer items than this, the keys are cut into chunks of at
+/// least 4 tiles (flash-decoding).
+constexpr int kEnoughItems = 16;
 constexpr int kLeastTilesPerChunk = 4;
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
