@@ -12,6 +12,7 @@ SHAPES = (
     Shape(1, 8, 1, 1, 777, 64, 64),
     Shape(3, 2, 2, 65, 33, 16, 16),
     Shape(1, 6, 2, 7, 500, 128, 128),
+    Shape(1, 4, 2, 3, 1600, 24, 16),  # keys in chunks, backward too
 )
 
 
