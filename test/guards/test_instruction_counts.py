@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "count_instructions.py"
-sys.path.insert(0, str(SCRIPT.parent))
+sys.path.append(str(SCRIPT.parent))
 from count_instructions import SKIPPED, compare  # noqa: E402
 
 

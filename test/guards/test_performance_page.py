@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 from bench_docs import BLOCK, fill  # noqa: E402
 from doc_tables import TABLES, Results  # noqa: E402
 
