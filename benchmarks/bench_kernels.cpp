@@ -93,9 +93,9 @@ void run_call(benchmark::State& state, const std::string& isa, int vector_bytes,
     }
   });
   const cpu::KernelTable& kernels = cpu::active_table();
-  std::int64_t bytes = kernels.plan_forward(call.forward).scratch_bytes;
+  std::int64_t bytes = kernels.plan_forward(call.forward, 1).scratch_bytes;
   if (backward) {
-    const cpu::BackwardPlan plan = kernels.plan_backward(call.backward);
+    const cpu::BackwardPlan plan = kernels.plan_backward(call.backward, 1);
     bytes = plan.scratch_bytes + plan.accumulator_bytes;
   }
   state.counters["scratch_KiB"] = static_cast<double>(bytes) / 1024;
