@@ -10,7 +10,7 @@ KERNELS = "csrc/cpu/kernels/"
 PANEL = KERNELS + "panel.h"
 DENSE_MASK = KERNELS + "dense_mask.h"
 PACK = KERNELS + "pack.h"
-BACKWARD = KERNELS + "backward.h"
+BACKWARD_TILE = KERNELS + "backward_tile.h"
 BACKWARD_PANEL = KERNELS + "backward_panel.h"
 FORWARD = KERNELS + "forward.h"
 CONVERT = KERNELS + "convert.h"
@@ -146,7 +146,7 @@ ADDRESSES = (
     ),
     mutant(
         "blocks of a head do not wait for each other",
-        BACKWARD,
+        KERNELS + "backward.h",
         "!= block) sched_yield()",
         "!= block && false) sched_yield()",
     ),
@@ -211,7 +211,7 @@ NUMBERS = (
     ),
     mutant(
         "keys past the end of a span add what the scratch held",
-        BACKWARD,
+        BACKWARD_TILE,
         "(round_up(span.end, M) - span.end) * C::kRows",
         "(0 * (round_up(span.end, M) - span.end)) * C::kRows",
     ),
@@ -266,13 +266,13 @@ HIDDEN = (
     ),
     mutant(
         "weight of a hidden key is NaN where LSE is",
-        BACKWARD,
+        BACKWARD_TILE,
         "if constexpr (some_hidden) p =",
         "if constexpr (some_hidden && false) p =",
     ),
     mutant(
         "score gradient of a hidden key is NaN where dP is",
-        BACKWARD,
+        BACKWARD_TILE,
         "if constexpr (some_hidden) grad =",
         "if constexpr (some_hidden && false) grad =",
     ),
@@ -284,7 +284,7 @@ HIDDEN = (
     ),
     mutant(
         "grad_output of NaN is added to keys that its row does not see",
-        BACKWARD,
+        BACKWARD_TILE,
         "if (!sees<C>(",
         "if (false && !sees<C>(",
     ),
