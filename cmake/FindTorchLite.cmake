@@ -78,13 +78,17 @@ if(TorchLite_ROOT)
   endif()
 endif()
 
+set(_torch_lite_reason "")
+if(NOT TorchLite_ROOT)
+  set(_torch_lite_reason "No torch in ${_torch_lite_looked}. ")
+endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
   TorchLite
   REQUIRED_VARS TorchLite_ROOT
   VERSION_VAR TorchLite_VERSION
   REASON_FAILURE_MESSAGE
-    "No torch in ${_torch_lite_looked}. Install one there (pip install 'torch>=2.11'), or point at another: \
+    "${_torch_lite_reason}Install one (pip install 'torch>=2.11'), or point at another: \
 -DPython_EXECUTABLE=<python> or -DTORCH_ROOT=<folder with include/ and lib/>. From pip, build with \
 --no-build-isolation: an isolated build does not see the torch that is installed.")
 
