@@ -8,6 +8,7 @@
 
 #include "../kernel_table.h"
 #include "backward_tile.h"
+#include "cut.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../kernel_table.h"
+#include "cut.h"
 #include "forward_panel.h"
 #include "gemm.h"
 #include "softmax.h"
