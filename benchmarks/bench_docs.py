@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -45,12 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     start = time.monotonic()
     if not options.fill_only:
-        measure(options.out.resolve(), options.kernels.resolve(), options.brief)
+        # Relative to the root where it can be: the commands are shown in the documents.
+        out = Path(os.path.relpath(options.out.resolve(), ROOT))
+        measure(out, options.kernels.resolve(), options.brief)
     results = load(options.out)
     for document in options.documents:
         document.write_text(fill(document.read_text(), results))
-    picture = options.out / "bench_scaling.png"
-    shutil.copyfile(picture, options.documents[0].with_name("scaling.png"))
     print(f"{time.monotonic() - start:.0f} s; filled {', '.join(map(str, options.documents))}")
     return 0
 
@@ -58,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(out: Path, kernels: Path, brief: bool) -> None:
     """The scaling study comes last and fills the time that is left: it can be bounded."""
     deadline = time.monotonic() + 60 * MINUTES
-    out.mkdir(parents=True, exist_ok=True)
+    (ROOT / out).mkdir(parents=True, exist_ok=True)
     attention = [sys.executable, "benchmarks/bench_attention.py", "--no-flex"]
     training = ["--filter", "training", "--dtype", "fp32", "bf16"]
     scaling = [sys.executable, "benchmarks/bench_scaling.py", "--out", out, "--minutes"]
@@ -79,9 +78,9 @@ def measure_kernels(kernels: Path, seconds: str, log: Path) -> None:
     pieces = [kernels, "--benchmark_filter=^(avx2|avx512)/(kernel|fp32)/|^bf16_dot"]
     pieces.append(f"--benchmark_min_time={seconds}")
     run([*pieces, f"--benchmark_out={log}", "--benchmark_out_format=json"])
-    content = json.loads(log.read_text())
+    content = json.loads((ROOT / log).read_text())
     content["command"] = shlex.join([kernels.name, *pieces[1:]])
-    log.write_text(json.dumps(content, indent=1) + "\n")
+    (ROOT / log).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def run(command: list, extra: dict[str, str] | None = None) -> None:

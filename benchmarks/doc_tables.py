@@ -154,7 +154,7 @@ def scaling(results: Results) -> str:
         for length in dict.fromkeys(r["length"] for r in rows)
     ]
     header = ("", *(f"{dtype} {p}, threads: {n}" for dtype, p, n in columns))
-    return _table(header, body) + "\n\n![ratios and shares by sequence length](scaling.png)"
+    return _table(header, body)
 
 
 def others(results: Results) -> str:
