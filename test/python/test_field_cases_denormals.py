@@ -65,3 +65,17 @@ def test_f38_flush_mode_of_the_caller_is_left_as_found(isa, threads, flush):
         assert (tiny == 0).item() is flush
     finally:
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_f38_subnormal_halves_are_read_alike_in_every_flush_mode(isa, contiguous):
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU has no flush mode")
+    try:
+        value = torch.full((1, 1, 2, 34), 2.0**-20, dtype=torch.float16)
+        value = value[..., :17] if contiguous else value[..., ::2]
+        zeros = torch.zeros(1, 1, 2, 4, dtype=torch.float16)
+        output = run_fused(zeros, zeros, value).output
+    finally:
+        torch.set_flush_denormal(False)
+    assert (output.double() == 2.0**-20).all()

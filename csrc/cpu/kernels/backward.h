@@ -23,15 +23,17 @@ FUSED_ATTENTION_INLINE void finish_turn(TileOrder order, std::int64_t tile, std:
   __atomic_store_n(order.finished + tile, static_cast<std::int32_t>(block + 1), __ATOMIC_RELEASE);
 }
 
-/// Writes the finished rows of dK or dV.
+/// Writes the finished rows of dK or dV, a zero as +0 (see transpose).
 template <class T>
 void write_key_gradient(core::DType dtype, const core::Operand& to, const core::RowBlock& block,
-                        std::int64_t first, int count, int dim, const T* sums, std::int64_t ld) {
+                        std::int64_t first, int count, int dim, T* sums, std::int64_t ld) {
   if (to.data == nullptr) return;
   for (int j = 0; j < count; ++j) {
+    T* row = sums + (first + j) * ld;
+    for (int d = 0; d < dim; ++d) row[d] += T(0);
     store_row(dtype, to.data,
               block.batch * to.stride_b + block.head_kv * to.stride_h + (first + j) * to.stride_s,
-              to.stride_d, dim, sums + (first + j) * ld);
+              to.stride_d, dim, row);
   }
 }
 

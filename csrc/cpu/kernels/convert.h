@@ -30,13 +30,16 @@ FUSED_ATTENTION_INLINE std::uint16_t to_bfloat16(float x) {
 }
 
 FUSED_ATTENTION_INLINE float from_float16(std::uint16_t x) {
-  // Mantissa and exponent moved into place are the value times 2^-112; Inf and NaN need their
-  // exponent completed.
   const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000U) << 16;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(x & 0x7FFFU) << 13;
-  float scaled = bit_cast<float>(magnitude) * 0x1p112F;
-  if (magnitude >= 0x0F800000U) scaled = bit_cast<float>(magnitude | 0x7F800000U);
-  return bit_cast<float>(bit_cast<std::uint32_t>(scaled) | sign);
+  constexpr std::uint32_t kRebias = 112U << 23;
+  // A subnormal is its mantissa times 2^-24. No denormal float on the way: the caller's mode may
+  // read those as 0.
+  float value = bit_cast<float>(magnitude + kRebias);
+  if (magnitude < 0x00800000U)
+    value = bit_cast<float>(magnitude + kRebias + 0x00800000U) - 0x1p-14F;
+  if (magnitude >= 0x0F800000U) value = bit_cast<float>(magnitude | 0x7F800000U);
+  return bit_cast<float>(bit_cast<std::uint32_t>(value) | sign);
 }
 
 FUSED_ATTENTION_INLINE std::uint16_t to_float16(float x) {

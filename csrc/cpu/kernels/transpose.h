@@ -52,7 +52,7 @@ FUSED_ATTENTION_INLINE void transpose_4x4(const From& from, const Scale& scale, 
                   out);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    out[c] *= scale(c);
+    out[c] = out[c] * scale(c) + 0.0F;
     __builtin_memcpy(to(c), &out[c], sizeof(Quad));
   }
 }
@@ -69,7 +69,7 @@ FUSED_ATTENTION_INLINE void transpose_8x4(const From& from, const Scale& scale, 
   __m256 out[4];
   transpose_quads(load_quads(0), load_quads(1), load_quads(2), load_quads(3), out);
 #pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) _mm256_storeu_ps(to(c), out[c] * scale(c));
+  for (int c = 0; c < 4; ++c) _mm256_storeu_ps(to(c), out[c] * scale(c) + 0.0F);
 }
 
 /// The same for 4 rows of 8 columns.
@@ -80,13 +80,15 @@ FUSED_ATTENTION_INLINE void transpose_4x8(const From& from, const Scale& scale, 
                   _mm256_loadu_ps(from(3)), out);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    _mm_storeu_ps(to(c), _mm256_castps256_ps128(out[c]) * scale(c));
-    _mm_storeu_ps(to(c + 4), _mm256_extractf128_ps(out[c], 1) * scale(c + 4));
+    _mm_storeu_ps(to(c), _mm256_castps256_ps128(out[c]) * scale(c) + 0.0F);
+    _mm_storeu_ps(to(c + 4), _mm256_extractf128_ps(out[c], 1) * scale(c + 4) + 0.0F);
   }
 }
 #endif
 
-/// to(c)[r] = scale(c) * from(r)[c] for 0 <= r < rows, 0 <= c < cols.
+/// to(c)[r] = scale(c) * from(r)[c] for 0 <= r < rows, 0 <= c < cols. A zero becomes +0: which zero
+/// a sum of vanished products is depends on how many hidden ones were added to it, and so on the
+/// cut.
 template <class T, class From, class Scale, class To>
 FUSED_ATTENTION_INLINE void transpose(int rows, int cols, const From& from, const Scale& scale,
                                       const To& to) {
@@ -97,7 +99,7 @@ FUSED_ATTENTION_INLINE void transpose(int rows, int cols, const From& from, cons
   const auto to_here = [&](int i) FUSED_ATTENTION_LAMBDA { return to(c + i) + r; };
   const auto finish = [&](int count) FUSED_ATTENTION_LAMBDA {
     for (; c < cols; ++c) {
-      for (int i = 0; i < count; ++i) to_here(0)[i] = scale_here(0) * *from_here(i);
+      for (int i = 0; i < count; ++i) to_here(0)[i] = scale_here(0) * *from_here(i) + T(0);
     }
   };
   if constexpr (sizeof(T) == sizeof(float)) {

@@ -75,6 +75,33 @@ void expect_hidden_poison_changes_nothing(Case c, double poison, bool by_mask) {
   }
 }
 
+// Products that vanish leave -0, products with hidden weights add +0, and how many of those meet
+// depends on how the rows are cut.
+TEST_P(ContractTest, SignsOfZerosAreEqualForEveryThreadCount) {
+  for (const std::int64_t rows : {56, 104, 152, 258}) {
+    const Case c{
+        .name = "vanishing", .sizes = {1, 1, 1, rows, 258, 16, 16}, .causal = true, .offset = 100};
+    const auto run = [&](int threads, double sign) {
+      at::set_num_threads(threads);
+      Call call(c);
+      const auto vanish = [&](Tensor& x) {
+        x.fill([&](auto, auto, auto i, auto) { return i + 1 == x.shape[2] ? sign * 1e-45 : 0; });
+      };
+      vanish(call.grad);
+      vanish(call.v);
+      call.run();
+      return call;
+    };
+    for (const double sign : {1.0, -1.0}) {
+      const Call one = run(1, sign);
+      for (const int threads : {2, 3, 8}) {
+        EXPECT_TRUE(same_bits(one, run(threads, sign)))
+            << rows << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
 TEST_P(ContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
   for (const double poison : {std::nan(""), kInf, -kInf}) {
     for (const bool by_mask : {false, true}) {
