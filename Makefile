@@ -59,7 +59,7 @@ counts: test-build
 format: build
 	$(python) -m ruff check --fix .
 	$(python) -m ruff format .
-	git ls-files '*.h' '*.cpp' | xargs "$(VENV)/bin/clang-format" -i
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs "$(VENV)/bin/clang-format" -i
 
 tidy: test-build
 	git ls-files 'csrc/*.cpp' | xargs clang-tidy -p "$(BUILD)" --quiet

@@ -10,7 +10,7 @@
 #   4. TorchLite_FALLBACK: the torch that an installed package was built with (set by our config)
 #
 # Result: TorchLite_FOUND, TorchLite_VERSION (from the headers), TorchLite_ROOT, TorchLite_HAS_CUDA (is it
-# a CUDA build of torch; no toolkit is needed for that), and the targets TorchLite::torch and
+# a CUDA build of torch; no toolkit is needed for that), TorchLite_CUDA_VERSION (of a wheel), and the targets TorchLite::torch and
 # TorchLite::openmp (torch's own OpenMP runtime, for what is linked into an executable).
 include_guard(DIRECTORY)
 
@@ -73,8 +73,13 @@ if(TorchLite_ROOT)
                        "${_torch_lite_lines}")
   list(JOIN _torch_lite_parts "." TorchLite_VERSION)
   set(TorchLite_HAS_CUDA FALSE)
+  set(TorchLite_CUDA_VERSION "")
   if(EXISTS "${TorchLite_ROOT}/lib/libtorch_cuda.so")
     set(TorchLite_HAS_CUDA TRUE)
+    if(EXISTS "${TorchLite_ROOT}/version.py")
+      file(STRINGS "${TorchLite_ROOT}/version.py" _torch_lite_line REGEX "^cuda.*= *'[0-9.]+'")
+      string(REGEX MATCH "[0-9]+\\.[0-9]+" TorchLite_CUDA_VERSION "${_torch_lite_line}")
+    endif()
   endif()
 endif()
 

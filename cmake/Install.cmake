@@ -11,6 +11,10 @@ configure_package_config_file(
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/fused_attention-config-version.cmake
                                  COMPATIBILITY SameMinorVersion)
+set(cuda_is_built False)
+if(FUSED_ATTENTION_CUDA)
+  set(cuda_is_built True)
+endif()
 configure_file(cmake/_build_info.py.in _build_info.py @ONLY)
 
 install(TARGETS fused_attention EXPORT fused_attention LIBRARY COMPONENT library)

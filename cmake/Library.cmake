@@ -5,6 +5,13 @@ file(
   GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
   ${PROJECT_SOURCE_DIR}/csrc/*.cpp)
 list(FILTER sources EXCLUDE REGEX "^csrc/cpu/(kernels/.*|isa\\.cpp|run\\.cpp)$")
+# One of the two stands at key CUDA.
+if(FUSED_ATTENTION_CUDA)
+  include(CudaKernels)
+  list(FILTER sources EXCLUDE REGEX "^csrc/cuda/attention_cuda_missing\\.cpp$")
+else()
+  list(FILTER sources EXCLUDE REGEX "^csrc/cuda/(attention_cuda|run)\\.cpp$")
+endif()
 list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/")
 
 add_library(fused_attention_torch OBJECT ${sources})
@@ -15,6 +22,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 set(library_objects $<TARGET_OBJECTS:fused_attention_torch> $<TARGET_OBJECTS:fused_attention_run>
                     ${FUSED_ATTENTION_KERNEL_OBJECTS})
+if(FUSED_ATTENTION_CUDA)
+  target_compile_definitions(fused_attention_torch PRIVATE FUSED_ATTENTION_WITH_CUDA)
+  list(APPEND library_objects $<TARGET_OBJECTS:fused_attention_cuda_kernels>)
+endif()
 
 add_library(fused_attention SHARED ${library_objects})
 # torch keeps pointers into the library (kernels, schemas) until the process ends: never unmap it.
@@ -32,6 +43,10 @@ if(FUSED_ATTENTION_STATIC)
 endif()
 foreach(target IN LISTS library_targets)
   target_link_libraries(${target} PUBLIC TorchLite::torch)
+  if(FUSED_ATTENTION_CUDA)
+    # The static runtime: nothing to find when the library is loaded, also before or without torch's.
+    target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  endif()
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   fused_attention_keep_registration(${target})

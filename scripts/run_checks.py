@@ -35,7 +35,10 @@ def checks() -> list[tuple[str, list[list[str]]]]:
     pytest = [sys.executable, "-m", "pytest", "-rs", "--durations=10"]
     return [
         ("Python style", [["ruff", "check", "."], ["ruff", "format", "--check", "."]]),
-        ("C++ style", [["clang-format", "--dry-run", "-Werror", *tracked("*.h", "*.cpp")]]),
+        (
+            "C++ style",
+            [["clang-format", "--dry-run", "-Werror", *tracked("*.h", "*.cpp", "*.cu", "*.cuh")]],
+        ),
         ("C++ tests", [[*ctest, "--test-dir", BUILD, "--parallel", JOBS]]),
         ("Instruction counts", [[sys.executable, "benchmarks/count_instructions.py"]]),
         (
@@ -82,6 +85,22 @@ def outcome(commands: list[list[str]]) -> str:
     return "passed"
 
 
+def skipped_gpu_tests() -> int:
+    """How many tests need a GPU and were skipped for want of one."""
+    code = (
+        "import torch, fused_attention._build_info as info\n"
+        "print(int(info.cuda and torch.cuda.is_available()))"
+    )
+    can_run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    if can_run.stdout.strip() == "1":
+        return 0
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "test/python"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    return sum("::" in line for line in listing.splitlines())
+
+
 def main() -> int:
     results = []
     for name, commands in checks():
@@ -94,6 +113,8 @@ def main() -> int:
         print(f"{result:7} {seconds:6.1f} s  {name}")
     for isa in isas_without_a_machine():
         print(f"skipped           {isa} kernels: this CPU does not have the instructions")
+    if count := skipped_gpu_tests():
+        print(f"skipped           {count} GPU tests: no GPU, or a build without CUDA kernels")
     return 1 if any(result == "FAILED" for _, result, _ in results) else 0
 
 

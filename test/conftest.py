@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import hypothesis
@@ -33,6 +34,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: compiles code or runs for more than a few seconds")
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU, and a build with CUDA kernels")
     config.addinivalue_line("markers", "own_mode: starts processes, or measures memory")
     if config.getoption("--seed") is not None:
         os.environ[seeding.ENVIRONMENT] = str(config.getoption("--seed"))
@@ -48,7 +50,19 @@ def pytest_report_header(config):
     ]
 
 
+def why_no_gpu() -> str:
+    """Why tests marked gpu are skipped; nothing where they can run."""
+    if not importlib.import_module("fused_attention._build_info").cuda:
+        return "this build has no CUDA kernels"
+    return "" if torch.cuda.is_available() else "there is no GPU that torch can use"
+
+
 def pytest_collection_modifyitems(config, items):
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    reason = why_no_gpu() if gpu_items else ""
+    if reason:
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=f"GPU test: {reason}"))
     if not config.getoption("--deterministic"):
         return
     left_out = [

@@ -14,23 +14,10 @@
 #include "../core/schedule.h"
 #include "kernels/forward.h"
 #include "kernels/forward_exact.h"
+#include "launch.h"
 #include "tile_config.h"
 
 namespace fused_attention::cuda {
-
-struct Launch {
-  std::int64_t grid_x = 0;
-  std::int64_t grid_y = 1;
-  int threads = 0;
-  int shared_bytes = 0;
-};
-
-/// A grid of at least `blocks` blocks; kernels ignore those beyond.
-inline Launch make_launch(std::int64_t blocks, int threads, int shared_bytes) {
-  constexpr std::int64_t kMostX = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t x = blocks < kMostX ? blocks : kMostX;
-  return {x, core::ceil_div(blocks, x), threads, shared_bytes};
-}
 
 /// Whether all rows consist of 16-byte chunks at addresses that are multiples of 16.
 template <class Operand>
@@ -53,6 +40,9 @@ constexpr int find_tile(const Tile (&tiles)[n], std::int64_t dim_qk, std::int64_
   return dim_qk <= tiles[n - 1].dim_qk ? static_cast<int>(n) - 1 : -1;
 }
 
+static_assert(kPlainForwardTiles[std::size(kPlainForwardTiles) - 1].dim_qk == kLargestHeadDim);
+static_assert(kGeneralForwardTiles[std::size(kGeneralForwardTiles) - 1].dim_qk == kLargestHeadDim);
+
 /// Calls f with the index as a constant: f(std::integral_constant<int, index>).
 template <int n, class F>
 void visit_index(int index, const F& f) {
@@ -68,9 +58,6 @@ inline bool is_plain(const ForwardParams& params) {
          params.key_in_chunks && params.value_in_chunks && params.output_in_chunks &&
          params.scale_log2 > 0x1p-100F && params.scale_log2 < 0x1p100F;
 }
-
-/// Lengths that kernels hold in an int.
-constexpr std::int64_t kLongestSequence = std::int64_t{1} << 29;
 
 /// Completes the parameters for one kernel and starts it through
 /// launcher.template operator()<Config>(launch, params); nothing if there are no rows.

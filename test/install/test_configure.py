@@ -1,5 +1,7 @@
 """Configuring: which torch, which CUDA decision, which generator."""
 
+import os
+import shutil
 import stat
 import sys
 
@@ -9,7 +11,7 @@ from commands import ROOT, configure, run
 
 
 def test_torch_of_the_interpreter_is_found_with_its_version(tmp_path, torch_root):
-    output = configure(ROOT, tmp_path / "b").stdout
+    output = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=0").stdout
     version = ".".join(torch.__version__.split("+")[0].split(".")[:3])
     assert f"torch {version} in {torch_root.resolve()}" in output
 
@@ -58,10 +60,45 @@ def test_use_cuda_0_is_obeyed(tmp_path, how):
     )
 
 
-def test_use_cuda_1_fails_and_says_why(tmp_path):
-    result = configure(ROOT, tmp_path / "b", "-DUSE_CUDA=1", check=False)
+def test_use_cuda_1_with_a_cpu_build_of_torch_fails_and_says_why(tmp_path, torch_tree):
+    cpu = torch_tree(without=("cuda", "nvshmem", "nvrtc"))
+    result = configure(ROOT, tmp_path / "b", f"-DTORCH_ROOT={cpu}", "-DUSE_CUDA=1", check=False)
     assert result.returncode != 0
-    assert "CUDA kernels are not part of fused_attention" in " ".join(result.stdout.split())
+    words = " ".join(result.stdout.split())
+    assert "asks for CUDA kernels, but torch is a CPU build" in words
+
+
+def fake_nvcc(folder, release):
+    nvcc = folder / "nvcc"
+    nvcc.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.1"\n')
+    nvcc.chmod(nvcc.stat().st_mode | stat.S_IXUSR)
+    return nvcc
+
+
+def test_toolkit_of_another_major_release_than_torchs_is_not_used(tmp_path):
+    if not torch.version.cuda:
+        pytest.skip("this torch is a CPU build")
+    nvcc = f"-DCMAKE_CUDA_COMPILER={fake_nvcc(tmp_path, '1.0')}"
+    reason = f"torch has CUDA {torch.version.cuda}, but {tmp_path}/nvcc is of CUDA 1"
+    output = configure(ROOT, tmp_path / "auto", "-DUSE_CUDA=auto", nvcc).stdout
+    assert f"CUDA kernels: no (USE_CUDA=auto: {reason})" in output
+    result = configure(ROOT, tmp_path / "forced", "-DUSE_CUDA=1", nvcc, check=False)
+    assert result.returncode != 0
+    assert reason in " ".join(result.stdout.split())
+
+
+def test_toolkit_that_fits_torch_is_used_whether_or_not_there_is_a_gpu(tmp_path):
+    toolkit = shutil.which("nvcc", path="/usr/local/cuda/bin" + os.pathsep + os.environ["PATH"])
+    if not torch.version.cuda or not toolkit:
+        pytest.skip("needs a CUDA build of torch and a CUDA toolkit (no GPU)")
+    release = run(toolkit, "--version").stdout
+    if f"release {torch.version.cuda.split('.')[0]}." not in release:
+        pytest.skip("the CUDA toolkit is of another major release than torch's")
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    output = configure(
+        ROOT, tmp_path / "b", f"-DCMAKE_CUDA_COMPILER={toolkit}", "-DUSE_CUDA=1", env=env
+    ).stdout
+    assert f"CUDA kernels: yes, for 80-real, 90 ({toolkit})" in output
 
 
 def test_use_cuda_of_another_word_fails(tmp_path):
@@ -72,7 +109,7 @@ def test_use_cuda_of_another_word_fails(tmp_path):
 
 def test_building_works_without_ninja(tmp_path):
     """With make as the generator; one small file stands for all, which are compiled elsewhere."""
-    configure(ROOT, tmp_path / "b", "-G", "Unix Makefiles")
+    configure(ROOT, tmp_path / "b", "-G", "Unix Makefiles", "-DUSE_CUDA=0")
     run("cmake", "--build", tmp_path / "b", "--target", "fused_attention_isa")
 
 

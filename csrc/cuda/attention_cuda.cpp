@@ -1,0 +1,65 @@
+// The operators at key CUDA: check, allocate, launch on the current stream. Nothing here waits for
+// the device.
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "../attention_check.h"
+#include "../attention_outputs.h"
+#include "../registration.h"
+#include "launch.h"
+#include "run.h"
+
+namespace fused_attention {
+namespace {
+
+/// Kernels count positions inside a block of rows, and keys, in 32 bits.
+void check_lengths(const core::Sizes& sizes) {
+  for (const auto& [name, length] : {std::pair{"Sq", sizes.seq_q}, std::pair{"Sk", sizes.seq_k},
+                                     std::pair{"the number of query heads", sizes.heads_q}}) {
+    TORCH_CHECK(length <= cuda::kLongestSequence, "fused_attention::attention: expected ", name,
+                " of at most ", cuda::kLongestSequence, " on CUDA, but got ", length);
+  }
+}
+
+/// The current stream of the guarded device. Asked of the device interface that torch_cuda
+/// registers: linking c10_cuda would tie the library to CUDA builds of torch.
+CUstream_st* current_stream(c10::Device device) {
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  return static_cast<CUstream_st*>(guard.getStream(device).native_handle());
+}
+
+ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOptions& options) {
+  check_forward(tensors, options);
+  const c10::DeviceGuard guard(tensors.query.device());
+  const core::Problem problem = make_problem(tensors, options);
+  check_lengths(problem.sizes);
+  ForwardResult result = empty_forward_result(tensors);
+  const auto& [output, logsumexp, rng_state] = result;
+  if (logsumexp.numel() == 0) {
+    return result;
+  }
+  const bool found = cuda::forward(
+      {.problem = problem, .output = to_operand(output), .logsumexp = logsumexp.mutable_data_ptr()},
+      current_stream(tensors.query.device()));
+  TORCH_CHECK(found, "fused_attention::attention: expected a head dim D of at most ",
+              cuda::kLargestHeadDim, " for half precision on CUDA, but got query of shape ",
+              tensors.query.sizes());
+  return result;
+}
+
+BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const GradInputMask& wanted,
+                                       const CallOptions& options) {
+  check_backward(tensors, wanted, options);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "fused_attention::attention: the backward pass is not supported yet on CUDA. Compute "
+      "gradients on the CPU.");
+}
+
+FUSED_ATTENTION_LIBRARY_IMPL(CUDA, m) {
+  m.impl("attention_forward", TORCH_FN(forward_kernel<attention_forward_cuda>));
+  m.impl("attention_backward", TORCH_FN(backward_kernel<attention_backward_cuda>));
+}
+
+}  // namespace
+}  // namespace fused_attention

@@ -1,0 +1,31 @@
+// Launches, and limits of all kernels. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "../core/mask.h"
+
+namespace fused_attention::cuda {
+
+/// Lengths and numbers of heads that kernels hold in an int, with room for sums.
+constexpr std::int64_t kLongestSequence = std::int64_t{1} << 29;
+
+/// The largest D of the kernels on tensor cores.
+constexpr std::int64_t kLargestHeadDim = 576;
+
+struct Launch {
+  std::int64_t grid_x = 0;
+  std::int64_t grid_y = 1;
+  int threads = 0;
+  int shared_bytes = 0;
+};
+
+/// A grid of at least `blocks` blocks; kernels ignore those beyond.
+inline Launch make_launch(std::int64_t blocks, int threads, int shared_bytes) {
+  constexpr std::int64_t kMostX = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t x = core::min64(blocks, kMostX);
+  return {x, core::ceil_div(blocks, x), threads, shared_bytes};
+}
+
+}  // namespace fused_attention::cuda

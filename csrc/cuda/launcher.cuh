@@ -1,0 +1,43 @@
+// Starts kernels on a CUDA stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "forward_launch.h"
+
+namespace fused_attention::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kTile.blocks_per_sm)
+    attention_kernel(const __grid_constant__ typename C::Params params) {
+  C::run(params);
+}
+
+inline void check_cuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // so that the next call does not report it again
+  throw std::runtime_error(std::string("fused_attention::attention: ") + what +
+                           " failed: " + cudaGetErrorString(error));
+}
+
+struct CudaLauncher {
+  cudaStream_t stream;
+
+  template <class C>
+  void operator()(const Launch& launch, const typename C::Params& params) const {
+    const auto kernel = &attention_kernel<C>;
+    // More than 48 KB has to be asked for, on each device.
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    launch.shared_bytes),
+               "preparing a CUDA kernel");
+    const dim3 grid(static_cast<unsigned>(launch.grid_x), static_cast<unsigned>(launch.grid_y));
+    kernel<<<grid, static_cast<unsigned>(launch.threads),
+             static_cast<std::size_t>(launch.shared_bytes), stream>>>(params);
+    check_cuda(cudaGetLastError(), "launching a CUDA kernel");
+  }
+};
+
+}  // namespace fused_attention::cuda

@@ -1,0 +1,20 @@
+// The CUDA kernels by dtype. Torch-free and free of CUDA's headers: each .cu file compiles the
+// kernels of one dtype.
+#pragma once
+
+#include "../core/problem.h"
+
+struct CUstream_st;
+
+namespace fused_attention::cuda {
+
+/// Launches the forward pass on a stream of the current device, without waiting. False if no kernel
+/// holds the head dim D. Throws std::runtime_error if the launch fails.
+bool forward(const core::ForwardProblem& call, CUstream_st* stream);
+
+bool forward_bfloat16(const core::ForwardProblem& call, CUstream_st* stream);
+bool forward_float16(const core::ForwardProblem& call, CUstream_st* stream);
+void forward_float32(const core::ForwardProblem& call, CUstream_st* stream);
+void forward_float64(const core::ForwardProblem& call, CUstream_st* stream);
+
+}  // namespace fused_attention::cuda
