@@ -68,6 +68,12 @@ FUSED_ATTENTION_CORE KeyInterval keys_of_every_row(const Band& band, std::int64_
   return {max64(0, last + band.lower), min64(seq_k, first + band.upper + 1)};
 }
 
+/// Rows begin <= i < end that see at least one of the keys first <= j <= last (one interval, too).
+FUSED_ATTENTION_CORE KeyInterval rows_of_any_key(const Band& band, std::int64_t first,
+                                                 std::int64_t last, std::int64_t seq_q) {
+  return {max64(0, first - band.upper), min64(seq_q, last - band.lower + 1)};
+}
+
 /// Element offset of the dense mask at (b, h, i, j).
 FUSED_ATTENTION_CORE std::int64_t mask_offset(const DenseMask& mask, std::int64_t b, std::int64_t h,
                                               std::int64_t i, std::int64_t j) {

@@ -43,6 +43,34 @@ inline constexpr ForwardTile kGeneralForwardTiles[] = {
     {576, 256, 64, 32, 1, 1},  // 135 KB
 };
 
+/// Tiles of the backward kernels on tensor cores, for D and Dv up to `dim`.
+struct BackwardTile {
+  int dim;
+  int rows;           // query rows: of a block for dQ, of a tile for dK and dV
+  int keys;           // keys: of a tile for dQ, of a block for dK and dV
+  int stages;         // tiles in shared memory; 1: nothing is copied while a tile is used
+  int blocks_per_sm;  // that registers have to leave room for
+
+  static constexpr int kWarps = 4;
+  constexpr int threads() const { return kWarps * 32; }
+};
+
+/// dQ: a warp has 16 rows, dim / 2 accumulators a thread, and as many scores and their gradients as
+/// it has keys / 2.
+inline constexpr BackwardTile kQueryGradientTiles[] = {
+    {64, 64, 64, 2, 2},   // 32 + 64 registers; 50 KB, with masks 68 KB
+    {128, 64, 64, 1, 2},  // 64 + 64; 66 KB, with masks 84 KB
+    {256, 64, 32, 1, 1},  // 128 + 32; 98 KB, with masks 108 KB
+};
+
+/// dK and dV: a warp has 16 keys, dim / 2 accumulators a thread for each gradient. Both do not fit
+/// for 256: each has a launch of its own there.
+inline constexpr BackwardTile kKeyGradientTiles[] = {
+    {64, 64, 64, 2, 2},   // 64 + 64 registers; 50 KB
+    {128, 32, 64, 2, 2},  // 128 + 32; 65 KB
+    {256, 32, 64, 1, 1},  // 128 + 32; 97 KB
+};
+
 /// Tile of a forward kernel without tensor cores, for fp32 and fp64 in their own precision. It
 /// serves every D, `chunk` columns at a time.
 struct ExactTile {

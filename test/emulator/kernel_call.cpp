@@ -1,6 +1,8 @@
 #include "emulator/kernel_call.h"
 
-#include "cuda/forward_launch.h"
+#include <vector>
+
+#include "cuda/backward_launch.h"
 
 namespace fused_attention::test {
 namespace {
@@ -8,20 +10,22 @@ namespace {
 /// Makes the memory of a case known: only the elements of each tensor may be touched.
 class CaseMemory {
  public:
-  explicit CaseMemory(Call& call) {
-    add("query", call.q, emulator::Access::kRead);
-    add("key", call.k, emulator::Access::kRead);
-    add("value", call.v, emulator::Access::kRead);
-    add("output", call.out, emulator::Access::kWrite);
-    if (call.mask) add("mask", *call.mask, emulator::Access::kRead);
-    memory.add_allocation("logsumexp", call.lse.data(), call.lse.size());
-    memory.allow(call.lse.data(), call.lse.size(), emulator::Access::kWrite);
-  }
   void add(const char* name, const Tensor& tensor, emulator::Access access) {
     memory.add_allocation(name, tensor.memory.data(), tensor.memory.size());
     memory.allow_tensor(tensor.memory.data(), element_size(tensor.dtype),
                         {tensor.shape, tensor.shape + 4}, {tensor.stride, tensor.stride + 4},
                         access);
+  }
+  void add_inputs(const Call& call) {
+    add("query", call.q, emulator::Access::kRead);
+    add("key", call.k, emulator::Access::kRead);
+    add("value", call.v, emulator::Access::kRead);
+    if (call.mask) add("mask", *call.mask, emulator::Access::kRead);
+  }
+  /// A contiguous list.
+  void add_list(const char* name, const void* data, std::size_t bytes, emulator::Access access) {
+    memory.add_allocation(name, data, bytes);
+    memory.allow(data, bytes, access);
   }
   emulator::GlobalMemory memory;
 };
@@ -33,7 +37,7 @@ struct EmulatorLauncher {
   std::uint64_t seed = 0;
 
   template <class C>
-  void operator()(const cuda::Launch& launch, const cuda::ForwardParams& params) const {
+  void operator()(const cuda::Launch& launch, const typename C::Params& params) const {
     report.merge(emulator::Machine().run(
         {.grid_x = launch.grid_x,
          .grid_y = launch.grid_y,
@@ -46,7 +50,10 @@ struct EmulatorLauncher {
 }  // namespace
 
 emulator::Report run_forward(Call& call, std::uint64_t seed) {
-  CaseMemory memory(call);
+  CaseMemory memory;
+  memory.add_inputs(call);
+  memory.add("output", call.out, emulator::Access::kWrite);
+  memory.add_list("logsumexp", call.lse.data(), call.lse.size(), emulator::Access::kWrite);
   emulator::Report report;
   const EmulatorLauncher launcher{memory.memory, report, seed};
   bool found = true;
@@ -63,6 +70,33 @@ emulator::Report run_forward(Call& call, std::uint64_t seed) {
     default:
       cuda::forward_exact<double>(call.forward, launcher);
   }
+  EXPECT_TRUE(found) << "no kernel for this head dim";
+  return report;
+}
+
+emulator::Report run_backward(Call& call, std::uint64_t seed) {
+  const core::Sizes& sizes = call.backward.problem.sizes;
+  std::vector<cuda::RowStatistics> statistics(
+      static_cast<std::size_t>(sizes.batch * sizes.heads_q * sizes.seq_q));
+  CaseMemory memory;
+  memory.add_inputs(call);
+  memory.add("output", call.out, emulator::Access::kRead);
+  memory.add("grad_output", call.grad, emulator::Access::kRead);
+  memory.add("grad_query", call.dq, emulator::Access::kWrite);
+  memory.add("grad_key", call.dk, emulator::Access::kWrite);
+  memory.add("grad_value", call.dv, emulator::Access::kWrite);
+  memory.add_list("logsumexp", call.lse.data(), call.lse.size(), emulator::Access::kRead);
+  memory.add_list("grad_logsumexp", call.grad_lse_float.data(), call.grad_lse_float.size() * 4,
+                  emulator::Access::kRead);
+  const std::size_t bytes = statistics.size() * sizeof(cuda::RowStatistics);
+  memory.add_list("statistics", statistics.data(), bytes, emulator::Access::kWrite);
+  memory.memory.allow(statistics.data(), bytes, emulator::Access::kRead);
+  emulator::Report report;
+  const EmulatorLauncher launcher{memory.memory, report, seed};
+  const bool found =
+      call.backward.problem.dtype == DType::kBFloat16
+          ? cuda::backward_half<cuda::BFloat16>(call.backward, statistics.data(), launcher)
+          : cuda::backward_half<cuda::Float16>(call.backward, statistics.data(), launcher);
   EXPECT_TRUE(found) << "no kernel for this head dim";
   return report;
 }

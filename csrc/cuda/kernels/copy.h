@@ -129,34 +129,42 @@ struct RowReader {
   FUSED_ATTENTION_DEVICE void skip_rows(int rows) { next = next + rows * stride_s; }
 };
 
-/// Copies the rows of a block, which lie where its table says.
-template <bool kAnyStride, class E, int kThreads, class TileType, class Table, class Operand>
-FUSED_ATTENTION_DEVICE void copy_block_rows(CopyLane<kThreads> lane, TileType tile, Table table,
-                                            const BlockRows& rows, const Operand& x, int dim,
-                                            bool in_chunks) {
+/// Copies rows that lie at element offsets `place(row)`, row < count; the others become zeros.
+template <bool kAnyStride, class E, int kThreads, class TileType, class Operand, class Place>
+FUSED_ATTENTION_DEVICE void copy_rows(CopyLane<kThreads> lane, TileType tile, const Operand& x,
+                                      int count, int dim, bool in_chunks, const Place& place) {
   const GlobalPtr<const E> base(static_cast<const E*>(x.data));
   const auto row_of = [&](int pass) { return lane.row + pass * CopyLane<kThreads>::kRowsPerPass; };
-  const auto place = [&](int row) {
-    return base + (row_offset(x, rows, table.place(row)) + lane.column * x.stride_d);
+  const auto start = [&](int row) {
+    return base + ((row < count ? place(row) : 0) + lane.column * x.stride_d);
   };
   const auto columns = [&](int row, int panel) {
-    return row < rows.count ? dim - panel * kPanelColumns - lane.column : 0;
+    return row < count ? dim - panel * kPanelColumns - lane.column : 0;
   };
   if (!kAnyStride || in_chunks) {
     GlobalPtr<const E> from;
     int current = -1;
     lane.for_each_chunk(tile, [&](int pass, int panel, SharedPtr to) {
-      if (pass != current) from = place(row_of(pass));
+      if (pass != current) from = start(row_of(pass));
       current = pass;
       copy_chunk(to, from + panel * kPanelColumns, columns(row_of(pass), panel));
     });
   } else {
     lane.for_each_chunk_rolled(tile, [&](int pass, int panel, SharedPtr to) {
       const int row = row_of(pass);
-      gather_chunk(to, place(row) + panel * kPanelColumns * x.stride_d, x.stride_d,
+      gather_chunk(to, start(row) + panel * kPanelColumns * x.stride_d, x.stride_d,
                    columns(row, panel));
     });
   }
+}
+
+/// The rows of a block, which lie where its table says.
+template <bool kAnyStride, class E, int kThreads, class TileType, class Table, class Operand>
+FUSED_ATTENTION_DEVICE void copy_block_rows(CopyLane<kThreads> lane, TileType tile, Table table,
+                                            const BlockRows& rows, const Operand& x, int dim,
+                                            bool in_chunks) {
+  copy_rows<kAnyStride, E>(lane, tile, x, rows.count, dim, in_chunks,
+                           [&](int row) { return row_offset(x, rows, table.place(row)); });
 }
 
 }  // namespace fused_attention::cuda

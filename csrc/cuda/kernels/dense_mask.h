@@ -41,11 +41,12 @@ FUSED_ATTENTION_DEVICE T load_mask(const core::DenseMask& mask, std::int64_t off
   return 0;
 }
 
-/// Mask values of kRows rows and kKeys keys. The rows are padded so that the four rows which half a
-/// warp reads as pairs lie in different banks.
-template <int kRows, int kKeys>
+/// Mask values of kRows rows and kKeys keys. The rows are padded: by 8, the four rows that half a
+/// warp reads as pairs of keys lie in different banks; by 4, those that a warp reads for 8 keys and
+/// 4 rows.
+template <int kRows, int kKeys, int kPad = 8>
 struct MaskTile {
-  static constexpr int kRowBytes = (kKeys + 8) * 4;
+  static constexpr int kRowBytes = (kKeys + kPad) * 4;
   static constexpr int kBytes = kRows * kRowBytes;
   static_assert(kKeys % 32 == 0);
 

@@ -26,14 +26,21 @@ FUSED_ATTENTION_DEVICE void store_chunk(GlobalPtr<E> row, std::int64_t stride_d,
   if (columns > 0) store_global(row, words);
 }
 
+/// Where a row goes, if it exists: an element offset.
+struct RowTarget {
+  bool exists;
+  std::int64_t offset;
+};
+
 /// Writes kM * 16 rows of a warp's accumulators, times a factor of the row, to the columns of an
-/// operand from `first_column` on. They go through `tile`, of which each warp uses its own rows
-/// only: neighbouring lanes then write neighbouring chunks.
-template <bool kAnyStride, class E, int kM, int kN, class TileType, class Rows>
+/// operand from `first_column` on. They go through `tile`, of which the warp uses its own rows from
+/// `first_row` on only: neighbouring lanes then write neighbouring chunks. `target(row)`: a
+/// RowTarget.
+template <bool kAnyStride, class E, int kM, int kN, class TileType, class Target>
 FUSED_ATTENTION_DEVICE void write_rows(const Accumulator<kM, kN>& sums,
-                                       const float (&factor)[kM][2], TileType tile,
-                                       const Rows& warp_rows, const core::Operand& to,
-                                       int first_column, int dim, bool in_chunks) {
+                                       const float (&factor)[kM][2], TileType tile, int first_row,
+                                       const core::Operand& to, int first_column, int dim,
+                                       bool in_chunks, const Target& target) {
   warp_sync();
   FUSED_ATTENTION_UNROLL
   for (int m = 0; m < kM; ++m) {
@@ -42,33 +49,44 @@ FUSED_ATTENTION_DEVICE void write_rows(const Accumulator<kM, kN>& sums,
       FUSED_ATTENTION_UNROLL
       for (int n = 0; n < kN; ++n) {
         const float* pair = sums.value[m][n] + half * 2;
-        store_shared(tile.pair(warp_rows.row(m, half), n * 8 + fragment_column()),
+        store_shared(tile.pair(first_row + m * 16 + fragment_row(half), n * 8 + fragment_column()),
                      pack2<E>(pair[0] * factor[m][half], pair[1] * factor[m][half]));
       }
     }
   }
   warp_sync();
-  const BlockRows rows = warp_rows.table.rows();
   const int lane = thread_index() % kWarp;
   const int chunk = lane % kChunksPerRow;
   const GlobalPtr<E> base(static_cast<E*>(to.data));
   FUSED_ATTENTION_NO_UNROLL
   for (int pass = 0; pass < kM * 16; pass += kWarp / kChunksPerRow) {
-    const int row = warp_rows.first_row + pass + lane / kChunksPerRow;
-    if (row < rows.count) {
-      const GlobalPtr<E> at =
-          base + (row_offset(to, rows, warp_rows.table.place(row)) + first_column * to.stride_d);
+    const int row = first_row + pass + lane / kChunksPerRow;
+    const RowTarget at = target(row);
+    if (at.exists) {
+      const GlobalPtr<E> columns = base + (at.offset + first_column * to.stride_d);
       FUSED_ATTENTION_UNROLL
       for (int panel = 0; panel < TileType::kPanels; ++panel) {
         const int column = panel * kPanelColumns + chunk * kChunkElements;
         if (column < TileType::kColumns) {
-          store_chunk<kAnyStride>(at + column * to.stride_d, to.stride_d, dim - column, in_chunks,
-                                  load_shared<Words4>(tile.chunk(row, panel, chunk)));
+          store_chunk<kAnyStride>(columns + column * to.stride_d, to.stride_d, dim - column,
+                                  in_chunks, load_shared<Words4>(tile.chunk(row, panel, chunk)));
         }
       }
     }
   }
 }
+
+/// The rows of a block, which lie where its table says.
+template <class Table>
+struct BlockTarget {
+  Table table;
+  const core::Operand& to;
+
+  FUSED_ATTENTION_DEVICE RowTarget operator()(int row) const {
+    const BlockRows rows = table.rows();
+    return {row < rows.count, row_offset(to, rows, table.place(row))};
+  }
+};
 
 template <class C, class Rows, class Exponent>
 FUSED_ATTENTION_DEVICE void write_forward(const ForwardParams& params, const Rows& warp_rows,
@@ -96,9 +114,11 @@ FUSED_ATTENTION_DEVICE void write_forward(const ForwardParams& params, const Row
     }
   }
   const typename C::OutputTile tile{shared_region(0, C::OutputTile::kBytes, "output")};
+  const core::Operand& to = params.call.output;
   write_rows<C::kGeneral, typename C::Element>(
-      output, factor, tile, warp_rows, params.call.output, rows.first_value,
-      static_cast<int>(sizes.dim_v) - rows.first_value, params.output_in_chunks);
+      output, factor, tile, warp_rows.first_row, to, rows.first_value,
+      static_cast<int>(sizes.dim_v) - rows.first_value, params.output_in_chunks,
+      BlockTarget<typename C::Table>{warp_rows.table, to});
 }
 
 }  // namespace fused_attention::cuda

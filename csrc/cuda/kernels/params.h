@@ -20,4 +20,23 @@ struct ForwardParams {
   bool output_in_chunks = true;
 };
 
+/// What rebuilds the weights of a row: P = 2^(c s - shift) factor, as its exponent policy has it,
+/// and delta = rowsum(dO O) - dLSE.
+struct alignas(16) RowStatistics {
+  float shift;
+  float factor;
+  float delta;
+  std::int32_t position;  // in shared memory; relative to what the kernel says
+};
+
+struct BackwardParams {
+  core::BackwardProblem call;
+  core::RowSchedule rows;               // of dQ
+  RowStatistics* statistics = nullptr;  // (B, Hq, Sq): the dQ kernel writes, the others read
+  std::int64_t key_blocks = 0;          // of dK and dV, for each (b, key-value head)
+  float scale = 1;
+  float scale_log2 = 1;
+  bool in_chunks = true;  // all operands; plain kernels rely on it
+};
+
 }  // namespace fused_attention::cuda

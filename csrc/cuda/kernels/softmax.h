@@ -26,6 +26,10 @@ struct ScaledExponent {
   FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
     return exp2_approx(fused_multiply_add(score, scale_log2, -shift));
   }
+  FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const {
+    constexpr float kLog2E = 0x1.715476p0F;
+    return logsumexp * kLog2E;
+  }
   /// The natural logarithm of the sum of exponentials.
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
     constexpr float kLn2 = 0x1.62e43p-1F;
@@ -36,6 +40,7 @@ struct ScaledExponent {
 /// Exponents of scores that are complete, with bias: the difference to the maximum comes first, so
 /// that nothing overflows with masks of the lowest finite number.
 struct NaturalExponent {
+  FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const { return logsumexp; }
   FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
   FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
     constexpr float kLog2E = 0x1.715476p0F;

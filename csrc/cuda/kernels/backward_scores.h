@@ -1,0 +1,33 @@
+// The gradient of a score, from what a row's statistics rebuild.
+#pragma once
+
+#include "block.h"
+#include "params.h"
+#include "scores.h"
+
+namespace fused_attention::cuda {
+
+/// Index of a row in a contiguous (B, Hq, Sq) list.
+FUSED_ATTENTION_DEVICE std::int64_t row_index(const core::Sizes& sizes, const BlockRows& rows,
+                                              RowPlace place) {
+  return (rows.batch * sizes.heads_q + rows.first_head + place.head) * sizes.seq_q +
+         rows.first_position + place.position;
+}
+
+/// P. A hidden score's weight is 0 whatever the row holds.
+template <class Exponent>
+FUSED_ATTENTION_DEVICE float weight_of(const Exponent& exponent, const RowStatistics& row,
+                                       float score) {
+  return score == -kInfinity ? 0.0F : exponent.power(score, row.shift) * row.factor;
+}
+
+/// dS = P (dP - delta), and 0 for a hidden score, even if the others are NaN.
+template <class Exponent>
+FUSED_ATTENTION_DEVICE float score_gradient(const Exponent& exponent, const RowStatistics& row,
+                                            float score, float weight_gradient) {
+  return score == -kInfinity
+             ? 0.0F
+             : exponent.power(score, row.shift) * row.factor * (weight_gradient - row.delta);
+}
+
+}  // namespace fused_attention::cuda

@@ -1,0 +1,209 @@
+// The backward kernels in the emulator against the fp64 formula, and what they promise beyond it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "emulator/kernel_call.h"
+
+namespace fused_attention::test {
+namespace {
+
+void run_both(Call& call) {
+  const emulator::Report forward = run_forward(call);
+  EXPECT_TRUE(forward.clean()) << forward.text();
+  const emulator::Report report = run_backward(call);
+  EXPECT_TRUE(report.clean()) << report.text();
+  EXPECT_EQ(loop_conflicts(report), 0) << report.text();
+}
+
+class BackwardTest : public testing::TestWithParam<Case> {};
+
+TEST_P(BackwardTest, MatchesTheFormulaWithoutFaultsOrBankConflicts) {
+  Call call(GetParam());
+  run_both(call);
+  expect_backward(call, call.expected());
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const auto add = [&](Case c) {
+      c.dtype = dtype;
+      c.name.insert(0, name_of(dtype).append("_"));
+      list.push_back(c);
+    };
+    add({.name = "d64", .sizes = {1, 1, 1, 130, 150, 64, 64}});
+    add({.name = "d64_causal", .sizes = {1, 2, 1, 150, 150, 64, 64}, .causal = true});
+    add({.name = "d64_gqa3_lse",
+         .sizes = {2, 6, 2, 45, 70, 64, 64},
+         .causal = true,
+         .offset = 20,
+         .grad_lse = true});
+    add({.name = "d40_window", .sizes = {1, 1, 1, 140, 300, 40, 24}, .left = 70, .right = 10});
+    add({.name = "d128", .sizes = {1, 4, 1, 40, 200, 128, 128}, .causal = true, .offset = 160});
+    add({.name = "d192_128", .sizes = {1, 2, 1, 40, 100, 192, 128}, .causal = true});
+    add({.name = "d256", .sizes = {1, 1, 1, 70, 100, 256, 256}, .causal = true, .grad_lse = true});
+    add({.name = "rows_that_see_nothing",
+         .sizes = {1, 2, 1, 90, 30, 64, 64},
+         .offset = -20,
+         .left = 5,
+         .grad_lse = true});
+    add({.name = "keys_that_nobody_sees", .sizes = {1, 2, 1, 10, 200, 64, 64}, .causal = true});
+    add({.name = "bool_mask", .sizes = {2, 4, 2, 37, 140, 64, 64}, .mask = MaskKind::kBool});
+    add({.name = "bool_mask_causal",
+         .sizes = {1, 2, 1, 70, 90, 128, 128},
+         .causal = true,
+         .mask = MaskKind::kBool});
+    add({.name = "key_mask", .sizes = {2, 2, 1, 30, 100, 64, 64}, .mask = MaskKind::kBoolPerKey});
+    add({.name = "float_mask",
+         .sizes = {1, 2, 1, 40, 75, 256, 64},
+         .mask = MaskKind::kFloatWithHidden,
+         .mask_dtype = dtype});
+    add({.name = "strided_d64",
+         .sizes = {2, 4, 2, 35, 70, 64, 64},
+         .causal = true,
+         .strided = true});
+    add({.name = "strided_d17", .sizes = {2, 4, 2, 35, 70, 17, 5}, .strided = true});
+    add({.name = "strided_mask_d200",
+         .sizes = {1, 2, 1, 35, 70, 200, 200},
+         .mask = MaskKind::kFloatWithHidden,
+         .strided = true});
+    add({.name = "one_row", .sizes = {3, 8, 2, 1, 200, 64, 64}});
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, BackwardTest, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+class BackwardContractTest : public testing::TestWithParam<std::int64_t> {
+ protected:
+  static bool same_bits(const Call& a, const Call& b) {
+    return a.dq.memory == b.dq.memory && a.dk.memory == b.dk.memory && a.dv.memory == b.dv.memory;
+  }
+};
+
+TEST_P(BackwardContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
+  for (const double poison : {std::nan(""), kInf}) {
+    for (const bool by_mask : {false, true}) {
+      Case c{.name = "hidden",
+             .dtype = DType::kBFloat16,
+             .sizes = {1, 2, 1, 70, 140, GetParam(), GetParam()}};
+      if (by_mask) {
+        c.mask = MaskKind::kBoolPerKey;
+      } else {
+        c.causal = true;
+      }
+      Call clean(c);
+      Call poisoned(c);
+      for (std::int64_t j = 0; j < 140; ++j) {
+        if (by_mask ? j % 7 != 2 : j < 70) continue;
+        for (std::int64_t d = 0; d < 24; d += 5) {
+          poisoned.k.set(0, 0, j, d, poison);
+          poisoned.v.set(0, 0, j, d, poison);
+        }
+      }
+      run_both(clean);
+      run_both(poisoned);
+      EXPECT_TRUE(same_bits(clean, poisoned)) << poison << (by_mask ? " mask" : " causal");
+      EXPECT_EQ(poisoned.dk.get(0, 0, 135, 5), 0);
+      EXPECT_EQ(poisoned.dv.get(0, 0, 135, 5), 0);
+    }
+  }
+}
+
+TEST_P(BackwardContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSees) {
+  for (const bool in_grad : {false, true}) {
+    const Case c{.name = "rows",
+                 .dtype = DType::kBFloat16,
+                 .sizes = {1, 2, 1, 100, 100, GetParam(), GetParam()},
+                 .causal = true};
+    Call clean(c);
+    Call poisoned(c);
+    (in_grad ? poisoned.grad : poisoned.q).set(0, 1, 40, 3, std::nan(""));
+    run_both(clean);
+    run_both(poisoned);
+    for (std::int64_t j = 0; j < 100; ++j) {
+      const bool seen = j <= 40;
+      EXPECT_EQ(std::isnan(poisoned.dk.get(0, 0, j, 3)), seen) << j;
+      EXPECT_EQ(std::isnan(poisoned.dv.get(0, 0, j, 3)), seen) << j;
+      if (!seen) {
+        EXPECT_EQ(poisoned.dk.get(0, 0, j, 3), clean.dk.get(0, 0, j, 3)) << j;
+        EXPECT_EQ(poisoned.dv.get(0, 0, j, 3), clean.dv.get(0, 0, j, 3)) << j;
+      }
+    }
+    EXPECT_TRUE(std::isnan(poisoned.dq.get(0, 1, 40, 0)));
+    EXPECT_EQ(poisoned.dq.get(0, 1, 41, 0), clean.dq.get(0, 1, 41, 0));
+  }
+}
+
+TEST_P(BackwardContractTest, LogsumexpThatSwallowsTheSumIsRebuilt) {
+  // The mask swallows the scores: every key weighs 1 / 70, though LSE = -1e30 cannot say so.
+  Call call(Case{.name = "coarse",
+                 .dtype = DType::kBFloat16,
+                 .sizes = {1, 1, 1, 20, 70, GetParam(), GetParam()},
+                 .mask = MaskKind::kFloat});
+  call.mask->fill([](auto...) { return -1e30; });
+  run_both(call);
+  for (std::int64_t j = 0; j < 70; ++j) {
+    double want = 0;
+    for (std::int64_t i = 0; i < 20; ++i) want += call.grad.get(0, 0, i, 9) / 70;
+    EXPECT_NEAR(call.dv.get(0, 0, j, 9), want, 0x1p-7 * (0.1 + std::fabs(want))) << j;
+  }
+}
+
+TEST_P(BackwardContractTest, LargeLogitsHaveExactGradients) {
+  Case c{.name = "large",
+         .dtype = DType::kBFloat16,
+         .sizes = {1, 2, 1, 40, 90, GetParam(), GetParam()},
+         .causal = true,
+         .offset = 50,
+         .sigma = 12};
+  Call call(c);
+  run_both(call);
+  // Nearly all of a row's weight is on one key, so that dP and delta nearly cancel.
+  expect_backward(call, call.expected(), 4);
+}
+
+TEST_P(BackwardContractTest, GradientsThatNobodyWantsAreNotComputed) {
+  const Case c{.name = "wanted",
+               .dtype = DType::kFloat16,
+               .sizes = {1, 2, 1, 30, 70, GetParam(), GetParam()}};
+  Call all(c);
+  run_both(all);
+  for (int only = 0; only < 3; ++only) {
+    Call call(c);
+    if (only != 0) call.backward.grad_query.data = nullptr;
+    if (only != 1) call.backward.grad_key.data = nullptr;
+    if (only != 2) call.backward.grad_value.data = nullptr;
+    const Call untouched(c);
+    run_both(call);
+    EXPECT_EQ(call.dq.memory, only == 0 ? all.dq.memory : untouched.dq.memory);
+    EXPECT_EQ(call.dk.memory, only == 1 ? all.dk.memory : untouched.dk.memory);
+    EXPECT_EQ(call.dv.memory, only == 2 ? all.dv.memory : untouched.dv.memory);
+  }
+}
+
+TEST_P(BackwardContractTest, ResultDoesNotDependOnTheOrderOfThreads) {
+  const Case c{.name = "order",
+               .dtype = DType::kFloat16,
+               .sizes = {1, 4, 2, 50, 70, GetParam(), GetParam()},
+               .causal = true};
+  Call first(c);
+  Call second(c);
+  run_both(first);
+  run_forward(second);
+  const emulator::Report report = run_backward(second, 99);
+  EXPECT_TRUE(report.clean()) << report.text();
+  EXPECT_TRUE(same_bits(first, second));
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadDims, BackwardContractTest, testing::Values(64, 128, 256),
+                         [](const auto& info) {
+                           return std::string("d").append(std::to_string(info.param));
+                         });
+
+}  // namespace
+}  // namespace fused_attention::test
