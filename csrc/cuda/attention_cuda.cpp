@@ -3,6 +3,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
+#include "../attention_backward.h"
 #include "../attention_check.h"
 #include "../attention_outputs.h"
 #include "../registration.h"
@@ -50,10 +53,24 @@ ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOp
 BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const GradInputMask& wanted,
                                        const CallOptions& options) {
   check_backward(tensors, wanted, options);
+  const at::Tensor& query = tensors.inputs.query;
+  const auto dtype = query.scalar_type();
+  const std::int64_t dim = std::max(query.size(3), tensors.inputs.value.size(3));
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "fused_attention::attention: the backward pass is not supported yet on CUDA. Compute "
-      "gradients on the CPU.");
+      (dtype == at::kHalf || dtype == at::kBFloat16) && dim <= cuda::kLargestBackwardHeadDim,
+      "fused_attention::attention: on CUDA the backward pass supports bfloat16 and float16 with D "
+      "and Dv of at most ",
+      cuda::kLargestBackwardHeadDim, " so far, but got query of shape ", query.sizes(), " (dtype ",
+      c10::toString(dtype), ") and value of shape ", tensors.inputs.value.sizes(),
+      ". Compute these gradients on the CPU.");
+  const c10::DeviceGuard guard(query.device());
+  check_lengths(make_problem(tensors.inputs, options).sizes);
+  return run_backward(tensors, wanted, options, [&](const core::BackwardProblem& call) {
+    const at::Tensor statistics =
+        at::empty({query.size(0), query.size(1), query.size(2), cuda::kStatisticsFloats},
+                  query.options().dtype(at::kFloat));
+    cuda::backward(call, statistics.mutable_data_ptr(), current_stream(query.device()));
+  });
 }
 
 FUSED_ATTENTION_LIBRARY_IMPL(CUDA, m) {

@@ -6,6 +6,10 @@
 
 namespace fused_attention::cuda {
 
+static_assert(sizeof(RowStatistics) == kStatisticsFloats * sizeof(float));
+static_assert(kQueryGradientTiles[std::size(kQueryGradientTiles) - 1].dim ==
+              kLargestBackwardHeadDim);
+
 template <class C, class Launcher>
 void start_query_gradient(BackwardParams params, const Launcher& launcher) {
   const core::TileLimits limits{C::kRows, 1, std::numeric_limits<std::int64_t>::max(), C::kKeys};

@@ -14,6 +14,12 @@ constexpr std::int64_t kLongestSequence = std::int64_t{1} << 29;
 /// The largest D of the kernels on tensor cores.
 constexpr std::int64_t kLargestHeadDim = 576;
 
+/// The largest D and Dv of the backward kernels.
+constexpr std::int64_t kLargestBackwardHeadDim = 256;
+
+/// Room for one row's statistics between the backward kernels, in floats.
+constexpr std::int64_t kStatisticsFloats = 4;
+
 struct Launch {
   std::int64_t grid_x = 0;
   std::int64_t grid_y = 1;

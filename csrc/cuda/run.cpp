@@ -20,4 +20,12 @@ bool forward(const core::ForwardProblem& call, CUstream_st* stream) {
   return false;
 }
 
+void backward(const core::BackwardProblem& call, void* statistics, CUstream_st* stream) {
+  if (call.problem.dtype == core::DType::kBFloat16) {
+    backward_bfloat16(call, statistics, stream);
+  } else {
+    backward_float16(call, statistics, stream);
+  }
+}
+
 }  // namespace fused_attention::cuda

@@ -17,4 +17,11 @@ bool forward_float16(const core::ForwardProblem& call, CUstream_st* stream);
 void forward_float32(const core::ForwardProblem& call, CUstream_st* stream);
 void forward_float64(const core::ForwardProblem& call, CUstream_st* stream);
 
+/// Launches the backward pass. `statistics`: room for kStatisticsFloats floats for each of the
+/// (B, Hq, Sq) rows. D and Dv of at most kLargestBackwardHeadDim, bfloat16 or float16.
+void backward(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+
+void backward_bfloat16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+void backward_float16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+
 }  // namespace fused_attention::cuda

@@ -113,7 +113,29 @@ def test_head_dim_beyond_the_largest_kernel_is_an_error():
     run_fused(query.float(), query.float(), query.float())
 
 
-def test_backward_on_cuda_names_itself_as_missing():
-    x = make(Shape(1, 1, 1, 4, 4, 64, 64))
-    with pytest.raises(RuntimeError, match="backward pass is not supported yet on CUDA"):
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=dtype_id)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.dim <= 256], ids=str)
+def test_backward_on_cuda_equals_reference(shape, dtype, is_causal):
+    offset = shape.seq_k - shape.seq_q
+    check(*make(shape, dtype), is_causal=is_causal, diagonal_offset=offset)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=dtype_id)
+def test_backward_on_cuda_with_a_mask_equals_reference(dtype):
+    visible = torch.rand(2, 1, 70, 150) < 0.7
+    visible[:, :, 11] = False
+    check(*make(Shape(2, 4, 2, 70, 150, 64, 64), dtype), attn_mask=visible)
+
+
+def test_backward_on_cuda_is_deterministic():
+    x = [t.cuda() for t in make(Shape(2, 8, 2, 500, 700, 128, 128), torch.bfloat16)]
+    first, second = run_fused(*x), run_fused(*x)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "dim"), [(torch.float32, 64), (torch.bfloat16, 320)])
+def test_backward_that_is_missing_on_cuda_says_so(dtype, dim):
+    x = make(Shape(1, 1, 1, 4, 4, dim, 64), dtype)
+    with pytest.raises(RuntimeError, match="on CUDA the backward pass supports bfloat16"):
         run_fused(*(t.cuda() for t in x))
