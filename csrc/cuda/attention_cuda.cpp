@@ -28,7 +28,7 @@ void check_lengths(const core::Sizes& sizes) {
 /// registers: linking c10_cuda would tie the library to CUDA builds of torch.
 CUstream_st* current_stream(c10::Device device) {
   const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
-  return static_cast<CUstream_st*>(guard.getStream(device).native_handle());
+  return static_cast<CUstream_st*>(guard.getStreamNativeHandle(guard.getStream(device)));
 }
 
 ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOptions& options) {

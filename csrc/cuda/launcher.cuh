@@ -16,11 +16,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kTile.blocks_per_sm)
   C::run(params);
 }
 
-inline void check_cuda(cudaError_t error, const char* what) {
+/// `shared_bytes`: of the kernel. sm_86 and sm_89 have less for a block than sm_80.
+inline void check_launch(cudaError_t error, int shared_bytes) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // so that the next call does not report it again
-  throw std::runtime_error(std::string("fused_attention::attention: ") + what +
-                           " failed: " + cudaGetErrorString(error));
+  throw std::runtime_error("fused_attention::attention: launching a CUDA kernel with " +
+                           std::to_string(shared_bytes) +
+                           " bytes of shared memory failed: " + cudaGetErrorString(error));
 }
 
 struct CudaLauncher {
@@ -30,13 +32,13 @@ struct CudaLauncher {
   void operator()(const Launch& launch, const typename C::Params& params) const {
     const auto kernel = &attention_kernel<C>;
     // More than 48 KB has to be asked for, on each device.
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    launch.shared_bytes),
-               "preparing a CUDA kernel");
+    check_launch(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      launch.shared_bytes),
+                 launch.shared_bytes);
     const dim3 grid(static_cast<unsigned>(launch.grid_x), static_cast<unsigned>(launch.grid_y));
     kernel<<<grid, static_cast<unsigned>(launch.threads),
              static_cast<std::size_t>(launch.shared_bytes), stream>>>(params);
-    check_cuda(cudaGetLastError(), "launching a CUDA kernel");
+    check_launch(cudaGetLastError(), launch.shared_bytes);
   }
 };
 
