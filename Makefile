@@ -38,6 +38,7 @@ demo: build
 # The same folder and objects as `build`, with the test programs added.
 test-build: venv
 	sh scripts/system_packages.sh
+	@VENV="$(VENV)" sh scripts/cutlass_headers.sh
 	$(configure) --preset ci
 	$(cmake) --build "$(BUILD)" --parallel $(MAX_JOBS)
 	$(install_package)
