@@ -57,19 +57,19 @@ BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const Gra
   const auto dtype = query.scalar_type();
   const std::int64_t dim = std::max(query.size(3), tensors.inputs.value.size(3));
   TORCH_CHECK_NOT_IMPLEMENTED(
-      (dtype == at::kHalf || dtype == at::kBFloat16) && dim <= cuda::kLargestBackwardHeadDim,
-      "fused_attention::attention: on CUDA the backward pass supports bfloat16 and float16 with D "
-      "and Dv of at most ",
-      cuda::kLargestBackwardHeadDim, " so far, but got query of shape ", query.sizes(), " (dtype ",
-      c10::toString(dtype), ") and value of shape ", tensors.inputs.value.sizes(),
-      ". Compute these gradients on the CPU.");
+      (dtype != at::kHalf && dtype != at::kBFloat16) || dim <= cuda::kLargestHeadDim,
+      "fused_attention::attention: expected head dims D and Dv of at most ", cuda::kLargestHeadDim,
+      " for the backward pass in half precision on CUDA, but got query of shape ", query.sizes(),
+      " and value of shape ", tensors.inputs.value.sizes());
   const c10::DeviceGuard guard(query.device());
   check_lengths(make_problem(tensors.inputs, options).sizes);
   return run_backward(tensors, wanted, options, [&](const core::BackwardProblem& call) {
     const at::Tensor statistics =
-        at::empty({query.size(0), query.size(1), query.size(2), cuda::kStatisticsFloats},
-                  query.options().dtype(at::kFloat));
-    cuda::backward(call, statistics.mutable_data_ptr(), current_stream(query.device()));
+        at::empty({query.size(0), query.size(1), query.size(2), cuda::kStatisticsNumbers},
+                  query.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
+    const bool found =
+        cuda::backward(call, statistics.mutable_data_ptr(), current_stream(query.device()));
+    TORCH_INTERNAL_ASSERT(found);
   });
 }
 

@@ -4,8 +4,8 @@
 
 namespace fused_attention::cuda {
 
-void backward_float16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream) {
-  backward_half<Float16>(call, static_cast<RowStatistics*>(statistics), CudaLauncher{stream});
+bool backward_float16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream) {
+  return backward_half<Float16>(call, statistics, CudaLauncher{stream});
 }
 
 }  // namespace fused_attention::cuda

@@ -67,7 +67,7 @@ void start_forward(ForwardParams params, const Launcher& launcher) {
   const core::Sizes& sizes = params.call.problem.sizes;
   const core::TileLimits limits{tile.rows, 1, std::numeric_limits<std::int64_t>::max(), tile.keys};
   params.rows = core::schedule_rows(sizes, limits, 1);
-  params.value_slices = static_cast<int>(core::ceil_div(sizes.dim_v, tile.dim_v));
+  params.value_slices = static_cast<int>(core::ceil_div(sizes.dim_v, C::kColumns));
   const std::int64_t blocks = params.rows.heads * params.rows.blocks * params.value_slices;
   if (blocks == 0) return;
   launcher.template operator()<C>(make_launch(blocks, C::kThreads, C::kSharedBytes), params);
@@ -116,7 +116,7 @@ void forward_exact(const core::ForwardProblem& call, const Launcher& launcher) {
   params.call = call;
   constexpr int kTiles = static_cast<int>(std::size(tiles));
   int index = 0;
-  while (index + 1 < kTiles && tiles[index].dim_v < call.problem.sizes.dim_v) ++index;
+  while (index + 1 < kTiles && tiles[index].columns < call.problem.sizes.dim_v) ++index;
   visit_index<kTiles>(index, [&](auto constant) {
     start_forward<ExactForwardConfig<T, tiles[constant]>>(params, launcher);
   });

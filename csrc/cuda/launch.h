@@ -11,14 +11,11 @@ namespace fused_attention::cuda {
 /// Lengths and numbers of heads that kernels hold in an int, with room for sums.
 constexpr std::int64_t kLongestSequence = std::int64_t{1} << 29;
 
-/// The largest D of the kernels on tensor cores.
+/// The largest D of the kernels on tensor cores, and the largest Dv of the backward ones.
 constexpr std::int64_t kLargestHeadDim = 576;
 
-/// The largest D and Dv of the backward kernels.
-constexpr std::int64_t kLargestBackwardHeadDim = 256;
-
-/// Room for one row's statistics between the backward kernels, in floats.
-constexpr std::int64_t kStatisticsFloats = 4;
+/// Room for one row's statistics between the backward kernels, in floats, or doubles for fp64.
+constexpr std::int64_t kStatisticsNumbers = 4;
 
 struct Launch {
   std::int64_t grid_x = 0;

@@ -20,12 +20,22 @@ bool forward(const core::ForwardProblem& call, CUstream_st* stream) {
   return false;
 }
 
-void backward(const core::BackwardProblem& call, void* statistics, CUstream_st* stream) {
-  if (call.problem.dtype == core::DType::kBFloat16) {
-    backward_bfloat16(call, statistics, stream);
-  } else {
-    backward_float16(call, statistics, stream);
+bool backward(const core::BackwardProblem& call, void* statistics, CUstream_st* stream) {
+  switch (call.problem.dtype) {
+    case core::DType::kBFloat16:
+      return backward_bfloat16(call, statistics, stream);
+    case core::DType::kFloat16:
+      return backward_float16(call, statistics, stream);
+    case core::DType::kFloat32:
+      backward_float32(call, statistics, stream);
+      return true;
+    case core::DType::kFloat64:
+      backward_float64(call, statistics, stream);
+      return true;
+    case core::DType::kBool:
+      break;
   }
+  return false;
 }
 
 }  // namespace fused_attention::cuda

@@ -17,11 +17,13 @@ bool forward_float16(const core::ForwardProblem& call, CUstream_st* stream);
 void forward_float32(const core::ForwardProblem& call, CUstream_st* stream);
 void forward_float64(const core::ForwardProblem& call, CUstream_st* stream);
 
-/// Launches the backward pass. `statistics`: room for kStatisticsFloats floats for each of the
-/// (B, Hq, Sq) rows. D and Dv of at most kLargestBackwardHeadDim, bfloat16 or float16.
-void backward(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+/// Launches the backward pass. `statistics`: room for kStatisticsNumbers numbers, of the type of
+/// LSE, for each of the (B, Hq, Sq) rows. False if no kernel holds D and Dv.
+bool backward(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
 
-void backward_bfloat16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
-void backward_float16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+bool backward_bfloat16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+bool backward_float16(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+void backward_float32(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
+void backward_float64(const core::BackwardProblem& call, void* statistics, CUstream_st* stream);
 
 }  // namespace fused_attention::cuda

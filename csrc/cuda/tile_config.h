@@ -43,48 +43,51 @@ inline constexpr ForwardTile kGeneralForwardTiles[] = {
     {576, 256, 64, 32, 1, 1},  // 135 KB
 };
 
-/// Tiles of the backward kernels on tensor cores, for D and Dv up to `dim`.
+/// Tiles of the backward kernels on tensor cores, for D and Dv up to `dim`. A warp has 16 rows of
+/// the block. Gradients of more than `columns` columns are cut into slices, each a block of its own
+/// that computes the scores and their gradients again.
 struct BackwardTile {
   int dim;
+  int columns;
   int rows;           // query rows: of a block for dQ, of a tile for dK and dV
   int keys;           // keys: of a tile for dQ, of a block for dK and dV
   int stages;         // tiles in shared memory; 1: nothing is copied while a tile is used
   int blocks_per_sm;  // that registers have to leave room for
-
-  static constexpr int kWarps = 4;
-  constexpr int threads() const { return kWarps * 32; }
 };
 
-/// dQ: a warp has 16 rows, dim / 2 accumulators a thread, and as many scores and their gradients as
-/// it has keys / 2.
+/// dQ: columns / 2 accumulators a thread, and as many scores and their gradients as a tile has
+/// keys / 2.
 inline constexpr BackwardTile kQueryGradientTiles[] = {
-    {64, 64, 64, 2, 2},   // 32 + 64 registers; 50 KB, with masks 68 KB
-    {128, 64, 64, 1, 2},  // 64 + 64; 66 KB, with masks 84 KB
-    {256, 64, 32, 1, 1},  // 128 + 32; 98 KB, with masks 108 KB
+    {64, 64, 64, 64, 2, 2},    // 32 + 64 registers; 50 KB, with masks 68 KB
+    {128, 128, 64, 64, 1, 2},  // 64 + 64; 66 KB, with masks 84 KB
+    {256, 256, 64, 32, 1, 1},  // 128 + 32; 98 KB, with masks 108 KB
+    {576, 192, 32, 32, 1, 1},  // 96 + 32; 64 rows would be 218 KB, more than sm_80 has; 150 KB
 };
 
-/// dK and dV: a warp has 16 keys, dim / 2 accumulators a thread for each gradient. Both do not fit
-/// for 256: each has a launch of its own there.
+/// dK and dV: columns / 2 accumulators a thread for each gradient, rows / 2 scores and their
+/// gradients. Where both gradients do not fit each has a launch of its own.
 inline constexpr BackwardTile kKeyGradientTiles[] = {
-    {64, 64, 64, 2, 2},   // 64 + 64 registers; 50 KB
-    {128, 32, 64, 2, 2},  // 128 + 32; 65 KB
-    {256, 32, 64, 1, 1},  // 128 + 32; 97 KB
+    {64, 64, 64, 64, 2, 2},    // 64 + 64 registers; 50 KB
+    {128, 128, 32, 64, 2, 2},  // 128 + 32; 65 KB
+    {256, 256, 32, 64, 1, 1},  // 128 + 32; 97 KB
+    {576, 192, 32, 32, 1, 1},  // 96 + 32; 64 keys would be 217 KB; 150 KB
 };
 
-/// Tile of a forward kernel without tensor cores, for fp32 and fp64 in their own precision. It
-/// serves every D, `chunk` columns at a time.
+/// Tile of a kernel without tensor cores, for fp32 and fp64 in their own precision. It serves every
+/// D and Dv, `chunk` columns of the operands at a time; sums of more than `columns` columns are cut
+/// into slices, each a block of its own that computes the scores again.
 struct ExactTile {
-  int dim_v;
-  int rows;
-  int keys;
-  int chunk;
-  int blocks_per_sm;
+  int columns;        // of the sums: of V, or of the operand whose gradient is computed
+  int rows;           // query rows: of a block, or of a tile for dK and dV
+  int keys;           // keys: of a tile, or of a block for dK and dV
+  int chunk;          // columns
+  int blocks_per_sm;  // that registers have to leave room for
 
   static constexpr int kLanes = 16;  // a block is kLanes x kLanes threads
-  constexpr int threads() const { return kLanes * kLanes; }
+  static constexpr int kThreads = kLanes * kLanes;
 };
 
-/// Each thread has rows / 16 x keys / 16 scores and rows / 16 x dim_v / 16 outputs in registers.
+/// Each thread has rows / 16 x keys / 16 scores and rows / 16 x columns / 16 sums in registers.
 inline constexpr ExactTile kFloatForwardTiles[] = {
     {64, 64, 64, 32, 2},   // 16 + 16; 54 KB
     {128, 64, 64, 32, 2},  // 32 + 16; 70 KB
@@ -92,6 +95,30 @@ inline constexpr ExactTile kFloatForwardTiles[] = {
 };
 inline constexpr ExactTile kDoubleForwardTiles[] = {
     {64, 32, 32, 32, 2},   // 43 KB
+    {256, 32, 32, 32, 1},  // 92 KB
+};
+
+/// dQ: the gradients of the scores are as many as the scores.
+inline constexpr ExactTile kFloatQueryGradientTiles[] = {
+    {64, 64, 64, 32, 2},   // 16 + 2 x 16; 54 KB
+    {128, 64, 32, 32, 2},  // 32 + 2 x 8, with 64 keys 2 x 16 and a spill; 41 KB
+    {256, 64, 32, 32, 1},  // 64 + 2 x 8; 57 KB
+};
+inline constexpr ExactTile kDoubleQueryGradientTiles[] = {
+    {64, 32, 32, 32, 2},   // 44 KB
+    {256, 32, 32, 32, 1},  // 92 KB
+};
+
+/// dK and dV: keys / 16 x rows / 16 scores and their gradients, keys / 16 x columns / 16 of each
+/// sum. One launch computes both sums where D and Dv fit into the columns of any tile but the last;
+/// that one has a launch for each sum.
+inline constexpr ExactTile kFloatKeyGradientTiles[] = {
+    {64, 32, 64, 32, 2},   // 2 x 16 + 2 x 8, with 64 rows 2 x 16 and a spill; 32 KB
+    {128, 32, 64, 32, 1},  // 2 x 32 + 2 x 8, more than the 128 registers of two blocks; 40 KB
+    {256, 32, 64, 32, 1},  // 64 + 2 x 8; 56 KB
+};
+inline constexpr ExactTile kDoubleKeyGradientTiles[] = {
+    {64, 32, 32, 32, 1},   // 2 x 8 + 2 x 4 doubles; 43 KB
     {256, 32, 32, 32, 1},  // 92 KB
 };
 

@@ -28,7 +28,7 @@ TEST_P(BackwardTest, MatchesTheFormulaWithoutFaultsOrBankConflicts) {
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
     const auto add = [&](Case c) {
       c.dtype = dtype;
       c.name.insert(0, name_of(dtype).append("_"));
@@ -45,6 +45,13 @@ std::vector<Case> cases() {
     add({.name = "d128", .sizes = {1, 4, 1, 40, 200, 128, 128}, .causal = true, .offset = 160});
     add({.name = "d192_128", .sizes = {1, 2, 1, 40, 100, 192, 128}, .causal = true});
     add({.name = "d256", .sizes = {1, 1, 1, 70, 100, 256, 256}, .causal = true, .grad_lse = true});
+    add({.name = "d320_300",
+         .sizes = {1, 2, 1, 20, 40, 320, 300},
+         .causal = true,
+         .offset = 10,
+         .grad_lse = true});
+    add({.name = "d64_576", .sizes = {1, 1, 1, 40, 20, 64, 576}});
+    add({.name = "d576_512", .sizes = {1, 2, 1, 20, 70, 576, 512}, .causal = true, .offset = 3});
     add({.name = "rows_that_see_nothing",
          .sizes = {1, 2, 1, 90, 30, 64, 64},
          .offset = -20,
@@ -70,6 +77,11 @@ std::vector<Case> cases() {
          .sizes = {1, 2, 1, 35, 70, 200, 200},
          .mask = MaskKind::kFloatWithHidden,
          .strided = true});
+    add({.name = "strided_mask_d300",
+         .sizes = {1, 2, 1, 9, 40, 300, 310},
+         .mask = MaskKind::kBool,
+         .strided = true,
+         .grad_lse = true});
     add({.name = "one_row", .sizes = {3, 8, 2, 1, 200, 64, 64}});
   }
   return list;

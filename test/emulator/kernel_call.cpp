@@ -76,8 +76,8 @@ emulator::Report run_forward(Call& call, std::uint64_t seed) {
 
 emulator::Report run_backward(Call& call, std::uint64_t seed) {
   const core::Sizes& sizes = call.backward.problem.sizes;
-  std::vector<cuda::RowStatistics> statistics(
-      static_cast<std::size_t>(sizes.batch * sizes.heads_q * sizes.seq_q));
+  std::vector<double> statistics(static_cast<std::size_t>(sizes.batch * sizes.heads_q *
+                                                          sizes.seq_q * cuda::kStatisticsNumbers));
   CaseMemory memory;
   memory.add_inputs(call);
   memory.add("output", call.out, emulator::Access::kRead);
@@ -86,18 +86,33 @@ emulator::Report run_backward(Call& call, std::uint64_t seed) {
   memory.add("grad_key", call.dk, emulator::Access::kWrite);
   memory.add("grad_value", call.dv, emulator::Access::kWrite);
   memory.add_list("logsumexp", call.lse.data(), call.lse.size(), emulator::Access::kRead);
-  memory.add_list("grad_logsumexp", call.grad_lse_float.data(), call.grad_lse_float.size() * 4,
-                  emulator::Access::kRead);
-  const std::size_t bytes = statistics.size() * sizeof(cuda::RowStatistics);
+  if (call.is_double) {
+    memory.add_list("grad_logsumexp", call.grad_lse.data(), call.grad_lse.size() * 8,
+                    emulator::Access::kRead);
+  } else {
+    memory.add_list("grad_logsumexp", call.grad_lse_float.data(), call.grad_lse_float.size() * 4,
+                    emulator::Access::kRead);
+  }
+  const std::size_t bytes = statistics.size() * (call.is_double ? 8 : 4);
   memory.add_list("statistics", statistics.data(), bytes, emulator::Access::kWrite);
   memory.memory.allow(statistics.data(), bytes, emulator::Access::kRead);
   emulator::Report report;
   const EmulatorLauncher launcher{memory.memory, report, seed};
-  const bool found =
-      call.backward.problem.dtype == DType::kBFloat16
-          ? cuda::backward_half<cuda::BFloat16>(call.backward, statistics.data(), launcher)
-          : cuda::backward_half<cuda::Float16>(call.backward, statistics.data(), launcher);
-  EXPECT_TRUE(found) << "no kernel for this head dim";
+  bool found = true;
+  switch (call.backward.problem.dtype) {
+    case DType::kBFloat16:
+      found = cuda::backward_half<cuda::BFloat16>(call.backward, statistics.data(), launcher);
+      break;
+    case DType::kFloat16:
+      found = cuda::backward_half<cuda::Float16>(call.backward, statistics.data(), launcher);
+      break;
+    case DType::kFloat32:
+      cuda::backward_exact<float>(call.backward, statistics.data(), launcher);
+      break;
+    default:
+      cuda::backward_exact<double>(call.backward, statistics.data(), launcher);
+  }
+  EXPECT_TRUE(found) << "no kernel for these head dims";
   return report;
 }
 

@@ -11,9 +11,6 @@ namespace fused_attention::cuda {
 template <class C>
 FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params);
 
-/// Which sums a kernel computes.
-enum class KeyGradients { kBoth, kKey, kValue };
-
 /// `kGeneral_`: dense masks, any strides, any scale.
 template <class Element_, BackwardTile kTile_, KeyGradients kWhich, bool kGeneral_>
 struct KeyGradientConfig {
@@ -22,14 +19,16 @@ struct KeyGradientConfig {
   static constexpr bool kGeneral = kGeneral_;
   static constexpr bool kWantsKey = kWhich != KeyGradients::kValue;
   static constexpr bool kWantsValue = kWhich != KeyGradients::kKey;
-  static constexpr int kThreads = kTile.threads();
   static constexpr int kRows = kTile.rows;
   static constexpr int kKeys = kTile.keys;
+  static constexpr int kColumns = kTile.columns;
+  static constexpr int kThreads = kKeys / 16 * kWarp;
   static constexpr int kM = 1;
   static constexpr int kScoreN = kRows / 8;
-  static_assert(kKeys == BackwardTile::kWarps * 16);
+  static_assert(kTile.dim % kColumns == 0 && kColumns % kPanelColumns == 0);
 
   using KeyTile = Tile<kKeys, kTile.dim>;
+  using SumTile = Tile<kKeys, kColumns>;
   using RowTile = Tile<kRows, kTile.dim>;
   using Mask = MaskTile<kRows, kKeys, 4>;
   using Exponent = std::conditional_t<kGeneral, NaturalExponent, ScaledExponent>;
@@ -97,24 +96,23 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
   using Lane = CopyLane<C::kThreads>;
   constexpr bool kOneStage = C::kTile.stages == 1;
   const core::Problem& problem = params.call.problem;
-  const std::int64_t index = linear_block_index();
-  const std::int64_t pair = index / params.key_blocks;
+  const BlockIndex index = block_index(params.slices);
+  const std::int64_t pair = index.item / params.key_blocks;
   if (pair >= params.rows.heads) return;
-  const int block_key = static_cast<int>(index - pair * params.key_blocks) * C::kKeys;
+  const int first_column = C::kColumns == C::kTile.dim ? 0 : index.slice * C::kColumns;
+  const int block_key = static_cast<int>(index.item - pair * params.key_blocks) * C::kKeys;
   const KeyBlock block = key_block(problem, pair, block_key, C::kKeys, C::kRows);
   const int dim_qk = static_cast<int>(problem.sizes.dim_qk);
   const int dim_v = static_cast<int>(problem.sizes.dim_v);
   const bool has_mask = C::kGeneral && problem.mask.data != nullptr;
 
-  const typename C::KeyTile key_tile{shared_region(0, C::KeyTile::kBytes, "key")};
-  const typename C::KeyTile value_tile{shared_region(C::kValueOffset, C::KeyTile::kBytes, "value")};
-  const auto query_tile = [&](int stage) {
-    constexpr int kBytes = C::RowTile::kBytes;
-    return typename C::RowTile{shared_region(C::kQueryOffset + stage * kBytes, kBytes, "query")};
+  const auto key_tile = shared_tile<typename C::KeyTile>(0, "key");
+  const auto value_tile = shared_tile<typename C::KeyTile>(C::kValueOffset, "value");
+  const auto query_tile = [](int stage) {
+    return shared_tile<typename C::RowTile>(C::kQueryOffset, "query", stage);
   };
-  const auto grad_tile = [&](int stage) {
-    constexpr int kBytes = C::RowTile::kBytes;
-    return typename C::RowTile{shared_region(C::kGradOffset + stage * kBytes, kBytes, "grad")};
+  const auto grad_tile = [](int stage) {
+    return shared_tile<typename C::RowTile>(C::kGradOffset, "grad", stage);
   };
   const auto statistics = [&](int stage) {
     return shared_region(C::kStatisticsOffset + stage * C::kStatisticsBytes, C::kStatisticsBytes,
@@ -127,10 +125,8 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
   flags.clear();
 
   const auto copy_keys = [&](auto tile, const core::ConstOperand& x, int dim) {
-    copy_rows<C::kGeneral, E>(Lane(), tile, x, block.count, dim, params.in_chunks, [&](int row) {
-      return block.rows.batch * x.stride_b + block.head_kv * x.stride_h +
-             (block_key + row) * x.stride_s;
-    });
+    copy_rows<C::kGeneral, E>(Lane(), tile, x, block.count, dim, params.in_chunks,
+                              [&](int row) { return block.offset(x, row); });
   };
   const auto copy_row_tile = [&](std::int64_t first, int stage) {
     const auto count = static_cast<int>(core::min64(C::kRows, block.rows.count - first));
@@ -144,8 +140,8 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
     load_row_statistics<C::kRows, C::kThreads>(params, block.rows, first, statistics(stage));
   };
 
-  Accumulator<C::kM, C::kWantsKey ? C::kTile.dim / 8 : 1> key_sums;
-  Accumulator<C::kM, C::kWantsValue ? C::kTile.dim / 8 : 1> value_sums;
+  Accumulator<C::kM, C::kWantsKey ? C::kColumns / 8 : 1> key_sums;
+  Accumulator<C::kM, C::kWantsValue ? C::kColumns / 8 : 1> value_sums;
   key_sums.clear();
   value_sums.clear();
   if (block.begin < block.end) {
@@ -189,12 +185,14 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
       Weights<C::kM, C::kScoreN / 2> weights;
       if constexpr (C::kWantsValue) {
         pack_weights<E>(scores, weights);
-        const FragmentAddress<typename C::RowTile, Pattern::kByRows> rows(grad_tile(stage), 0);
+        const FragmentAddress<typename C::RowTile, Pattern::kByRows> rows(
+            grad_tile(stage).from_column(first_column), 0);
         multiply_weights<E>(weights, rows, value_sums);
       }
       if constexpr (C::kWantsKey) {
         pack_weights<E>(grads, weights);
-        const FragmentAddress<typename C::RowTile, Pattern::kByRows> rows(query_tile(stage), 0);
+        const FragmentAddress<typename C::RowTile, Pattern::kByRows> rows(
+            query_tile(stage).from_column(first_column), 0);
         multiply_weights<E>(weights, rows, key_sums);
       }
     }
@@ -208,24 +206,21 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
   }
 
   if (C::kWantsValue && block_any(flags.has_flag())) {
-    add_non_finite_grads<E, C>(params, block, block_key, warp_key, value_sums);
+    add_non_finite_grads<E, C>(params, block, warp_key, first_column, value_sums);
   }
-  const auto write = [&](const auto& sums, float scale, auto tile, const core::Operand& to,
+  const auto write = [&](const auto& sums, float scale, int offset, const core::Operand& to,
                          int dim) {
     if (to.data == nullptr) return;
     const float factor[1][2] = {{scale, scale}};
-    write_rows<C::kGeneral, E>(
-        sums, factor, tile, warp_key, to, 0, dim, params.in_chunks, [&](int row) {
-          return RowTarget{row < block.count, block.rows.batch * to.stride_b +
-                                                  block.head_kv * to.stride_h +
-                                                  (block_key + row) * to.stride_s};
-        });
+    const auto tile = shared_tile<typename C::SumTile>(offset, "sums");
+    write_rows<C::kGeneral, E>(sums, factor, tile, warp_key, to, first_column, dim - first_column,
+                               params.in_chunks, [&](int row) { return block.target(to, row); });
   };
   if constexpr (C::kWantsKey) {
-    write(key_sums, params.scale, key_tile, params.call.grad_key, dim_qk);
+    write(key_sums, params.scale, 0, params.call.grad_key, dim_qk);
   }
   if constexpr (C::kWantsValue) {
-    write(value_sums, 1.0F, C::kWantsKey ? value_tile : key_tile, params.call.grad_value, dim_v);
+    write(value_sums, 1.0F, C::kWantsKey ? C::kValueOffset : 0, params.call.grad_value, dim_v);
   }
 }
 

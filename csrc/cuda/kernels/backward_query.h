@@ -24,14 +24,16 @@ struct QueryGradientConfig {
   using Element = Element_;
   static constexpr BackwardTile kTile = kTile_;
   static constexpr bool kGeneral = kGeneral_;
-  static constexpr int kThreads = kTile.threads();
   static constexpr int kRows = kTile.rows;
   static constexpr int kKeys = kTile.keys;
+  static constexpr int kColumns = kTile.columns;
+  static constexpr int kThreads = kRows / 16 * kWarp;
   static constexpr int kM = 1;
   static constexpr int kScoreN = kKeys / 8;
-  static_assert(kRows == BackwardTile::kWarps * 16);
+  static_assert(kTile.dim % kColumns == 0 && kColumns % kPanelColumns == 0);
 
   using RowTile = Tile<kRows, kTile.dim>;
+  using SumTile = Tile<kRows, kColumns>;
   using KeyTile = Tile<kKeys, kTile.dim>;
   using Table = BlockTable<kRows, kKeys, kThreads>;
   using Mask = MaskTile<kRows, kKeys>;
@@ -118,23 +120,22 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
   using Lane = CopyLane<C::kThreads>;
   constexpr bool kOneStage = C::kTile.stages == 1;
   const core::Problem& problem = params.call.problem;
-  const std::int64_t index = linear_block_index();
-  if (index >= params.rows.heads * params.rows.blocks) return;
+  const BlockIndex index = block_index(params.slices);
+  if (index.item >= params.rows.heads * params.rows.blocks) return;
+  const int first_column = C::kColumns == C::kTile.dim ? 0 : index.slice * C::kColumns;
   const int dim_qk = static_cast<int>(problem.sizes.dim_qk);
   const int dim_v = static_cast<int>(problem.sizes.dim_v);
   const int seq_k = static_cast<int>(problem.sizes.seq_k);
   const bool has_mask = C::kGeneral && problem.mask.data != nullptr;
   const auto exponent = exponent_of<C>(params);
 
-  const typename C::RowTile query_tile{shared_region(0, C::RowTile::kBytes, "query")};
-  const typename C::RowTile grad_tile{shared_region(C::kGradOffset, C::RowTile::kBytes, "grad")};
-  const auto key_tile = [&](int stage) {
-    constexpr int kBytes = C::KeyTile::kBytes;
-    return typename C::KeyTile{shared_region(C::kKeyOffset + stage * kBytes, kBytes, "key")};
+  const auto query_tile = shared_tile<typename C::RowTile>(0, "query");
+  const auto grad_tile = shared_tile<typename C::RowTile>(C::kGradOffset, "grad");
+  const auto key_tile = [](int stage) {
+    return shared_tile<typename C::KeyTile>(C::kKeyOffset, "key", stage);
   };
-  const auto value_tile = [&](int stage) {
-    constexpr int kBytes = C::KeyTile::kBytes;
-    return typename C::KeyTile{shared_region(C::kValueOffset + stage * kBytes, kBytes, "value")};
+  const auto value_tile = [](int stage) {
+    return shared_tile<typename C::KeyTile>(C::kValueOffset, "value", stage);
   };
   const Table table{shared_region(C::kTableOffset, Table::kBytes, "table")};
   const SharedPtr statistics =
@@ -143,7 +144,7 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
       C::kGeneral ? shared_region(C::kMaskOffset, C::Mask::kBytes, "mask") : table.base};
   const WarpRows<Table> warp_rows{table, thread_index() / kWarp * 16};
 
-  const BlockRows rows = table.fill(problem, params.rows, index, 0);
+  const BlockRows rows = table.fill(problem, params.rows, index.item, 0);
   const BlockKeys keys = table.keys();
   const std::int64_t head_kv = rows.first_head / core::group_size(problem.sizes);
   const auto reader = [&](const core::ConstOperand& x, int dim) {
@@ -207,17 +208,19 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
     }
     block_sync();
   }
-  for (int row = thread_index(); row < rows.count; row += C::kThreads) {
-    const GlobalPtr<RowStatistics> to(params.statistics);
-    store_global(to + row_index(problem.sizes, rows, table.place(row)),
-                 load_shared<RowStatistics>(statistics + row * 16));
+  if (first_column == 0) {
+    const GlobalPtr<RowStatistics> to(static_cast<RowStatistics*>(params.statistics));
+    for (int row = thread_index(); row < rows.count; row += C::kThreads) {
+      store_global(to + row_index(problem.sizes, rows, table.place(row)),
+                   load_shared<RowStatistics>(statistics + row * 16));
+    }
   }
   if (params.call.grad_query.data == nullptr) {
     cp_async_wait<0>();
     return;
   }
 
-  Accumulator<C::kM, C::kTile.dim / 8> sums;
+  Accumulator<C::kM, C::kColumns / 8> sums;
   sums.clear();
   RowReader<E> key_reader = reader(problem.key, dim_qk);
   RowReader<E> value_reader = reader(problem.value, dim_v);
@@ -266,7 +269,8 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
       }
       Weights<C::kM, C::kScoreN / 2> weights;
       pack_weights<E>(grads, weights);
-      const FragmentAddress<typename C::KeyTile, Pattern::kByRows> key_rows(key_tile(stage), 0);
+      const FragmentAddress<typename C::KeyTile, Pattern::kByRows> key_rows(
+          key_tile(stage).from_column(first_column), 0);
       multiply_weights<E>(weights, key_rows, sums);
     }
     if (kOneStage) {
@@ -280,7 +284,8 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
   }
   const float factor[1][2] = {{params.scale, params.scale}};
   const core::Operand& to = params.call.grad_query;
-  write_rows<C::kGeneral, E>(sums, factor, query_tile, warp_rows.first_row, to, 0, dim_qk,
+  write_rows<C::kGeneral, E>(sums, factor, shared_tile<typename C::SumTile>(0, "sums"),
+                             warp_rows.first_row, to, first_column, dim_qk - first_column,
                              params.in_chunks, BlockTarget<Table>{table, to});
 }
 

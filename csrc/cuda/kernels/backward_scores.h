@@ -7,13 +7,6 @@
 
 namespace fused_attention::cuda {
 
-/// Index of a row in a contiguous (B, Hq, Sq) list.
-FUSED_ATTENTION_DEVICE std::int64_t row_index(const core::Sizes& sizes, const BlockRows& rows,
-                                              RowPlace place) {
-  return (rows.batch * sizes.heads_q + rows.first_head + place.head) * sizes.seq_q +
-         rows.first_position + place.position;
-}
-
 /// P. A hidden score's weight is 0 whatever the row holds.
 template <class Exponent>
 FUSED_ATTENTION_DEVICE float weight_of(const Exponent& exponent, const RowStatistics& row,

@@ -28,6 +28,19 @@ FUSED_ATTENTION_DEVICE std::int64_t linear_block_index() {
   return block_index_y() * grid_size_x() + block_index_x();
 }
 
+/// Which rows or keys a block computes, and which columns of their sums, where those are cut into
+/// slices.
+struct BlockIndex {
+  std::int64_t item;
+  int slice;
+};
+
+FUSED_ATTENTION_DEVICE BlockIndex block_index(int slices) {
+  const std::int64_t linear = linear_block_index();
+  const std::int64_t item = slices == 1 ? linear : linear / slices;
+  return {item, static_cast<int>(linear - item * slices)};
+}
+
 /// The keys that a block's rows see through the band. Lengths are below 2^29 (the host checks), so
 /// they are ints.
 struct alignas(16) BlockKeys {
@@ -168,6 +181,31 @@ FUSED_ATTENTION_DEVICE std::int64_t row_offset(const Operand& x, const BlockRows
                                                RowPlace place) {
   return rows.batch * x.stride_b + (rows.first_head + place.head) * x.stride_h +
          (rows.first_position + place.position) * x.stride_s;
+}
+
+/// Where a row of a result goes, if it exists: an element offset.
+struct RowTarget {
+  bool exists;
+  std::int64_t offset;
+};
+
+/// The rows of a block, which lie where its table says.
+template <class Table>
+struct BlockTarget {
+  Table table;
+  const core::Operand& to;
+
+  FUSED_ATTENTION_DEVICE RowTarget operator()(int row) const {
+    const BlockRows rows = table.rows();
+    return {row < rows.count, row_offset(to, rows, table.place(row))};
+  }
+};
+
+/// Index of a row in a contiguous (B, Hq, Sq) list.
+FUSED_ATTENTION_DEVICE std::int64_t row_index(const core::Sizes& sizes, const BlockRows& rows,
+                                              RowPlace place) {
+  return (rows.batch * sizes.heads_q + rows.first_head + place.head) * sizes.seq_q +
+         rows.first_position + place.position;
 }
 
 }  // namespace fused_attention::cuda

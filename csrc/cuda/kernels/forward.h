@@ -25,15 +25,16 @@ struct ForwardConfig {
   static constexpr int kThreads = kTile.threads();
   static constexpr int kRows = kTile.rows;
   static constexpr int kKeys = kTile.keys;
+  static constexpr int kColumns = kTile.dim_v;
   static constexpr int kWarpRows = kRows / ForwardTile::kWarps;
   static constexpr int kM = kWarpRows / 16;
   static constexpr int kScoreN = kKeys / 8;
-  static constexpr int kOutputN = kTile.dim_v / 8;
+  static constexpr int kOutputN = kColumns / 8;
 
   using QueryTile = Tile<kRows, kTile.dim_qk>;
   using KeyTile = Tile<kKeys, kTile.dim_qk>;
-  using ValueTile = Tile<kKeys, kTile.dim_v>;
-  using OutputTile = Tile<kRows, kTile.dim_v>;
+  using ValueTile = Tile<kKeys, kColumns>;
+  using OutputTile = Tile<kRows, kColumns>;
   using Table = BlockTable<kRows, kKeys, kThreads>;
   using Mask = MaskTile<kRows, kKeys>;
   static_assert(kWarpRows % 16 == 0);
@@ -60,30 +61,26 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
   constexpr bool kOneStage = C::kTile.stages == 1;
   static_assert(kOneStage || C::kTile.stages == 2);
   const core::Problem& problem = params.call.problem;
-  const std::int64_t index = linear_block_index();
-  const std::int64_t row_block = params.value_slices == 1 ? index : index / params.value_slices;
-  if (row_block >= params.rows.heads * params.rows.blocks) return;
-  const int first_value =
-      static_cast<int>(index - row_block * params.value_slices) * C::kTile.dim_v;
+  const BlockIndex index = block_index(params.value_slices);
+  if (index.item >= params.rows.heads * params.rows.blocks) return;
+  const int first_value = index.slice * C::kColumns;
   const int dim_qk = static_cast<int>(problem.sizes.dim_qk);
   const int dim_v = static_cast<int>(problem.sizes.dim_v) - first_value;
   const int seq_k = static_cast<int>(problem.sizes.seq_k);
 
-  const typename C::QueryTile query_tile{shared_region(0, C::QueryTile::kBytes, "query")};
-  const auto key_tile = [&](int stage) {
-    constexpr int kBytes = C::KeyTile::kBytes;
-    return typename C::KeyTile{shared_region(C::kKeyOffset + stage * kBytes, kBytes, "key")};
+  const auto query_tile = shared_tile<typename C::QueryTile>(0, "query");
+  const auto key_tile = [](int stage) {
+    return shared_tile<typename C::KeyTile>(C::kKeyOffset, "key", stage);
   };
-  const auto value_tile = [&](int stage) {
-    constexpr int kBytes = C::ValueTile::kBytes;
-    return typename C::ValueTile{shared_region(C::kValueOffset + stage * kBytes, kBytes, "value")};
+  const auto value_tile = [](int stage) {
+    return shared_tile<typename C::ValueTile>(C::kValueOffset, "value", stage);
   };
   const Table table{shared_region(C::kTableOffset, Table::kBytes, "table")};
   const typename C::Mask mask_tile{
       C::kGeneral ? shared_region(C::kMaskOffset, C::Mask::kBytes, "mask") : table.base};
   const WarpRows<Table> warp_rows{table, thread_index() / kWarp * C::kWarpRows};
 
-  const BlockRows rows = table.fill(problem, params.rows, row_block, first_value);
+  const BlockRows rows = table.fill(problem, params.rows, index.item, first_value);
   const BlockKeys keys = table.keys();
   using Lane = CopyLane<C::kThreads>;
   const auto reader = [&](const core::ConstOperand& x, int first_column, int dim, bool in_chunks) {

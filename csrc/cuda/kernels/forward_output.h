@@ -26,12 +26,6 @@ FUSED_ATTENTION_DEVICE void store_chunk(GlobalPtr<E> row, std::int64_t stride_d,
   if (columns > 0) store_global(row, words);
 }
 
-/// Where a row goes, if it exists: an element offset.
-struct RowTarget {
-  bool exists;
-  std::int64_t offset;
-};
-
 /// Writes kM * 16 rows of a warp's accumulators, times a factor of the row, to the columns of an
 /// operand from `first_column` on. They go through `tile`, of which the warp uses its own rows from
 /// `first_row` on only: neighbouring lanes then write neighbouring chunks. `target(row)`: a
@@ -76,18 +70,6 @@ FUSED_ATTENTION_DEVICE void write_rows(const Accumulator<kM, kN>& sums,
   }
 }
 
-/// The rows of a block, which lie where its table says.
-template <class Table>
-struct BlockTarget {
-  Table table;
-  const core::Operand& to;
-
-  FUSED_ATTENTION_DEVICE RowTarget operator()(int row) const {
-    const BlockRows rows = table.rows();
-    return {row < rows.count, row_offset(to, rows, table.place(row))};
-  }
-};
-
 template <class C, class Rows, class Exponent>
 FUSED_ATTENTION_DEVICE void write_forward(const ForwardParams& params, const Rows& warp_rows,
                                           const Exponent& exponent,
@@ -106,14 +88,12 @@ FUSED_ATTENTION_DEVICE void write_forward(const ForwardParams& params, const Row
       if (rows.first_value == 0 && fragment_column() == 0 && row < rows.count) {
         const RowPlace place = warp_rows.table.place(row);
         const GlobalPtr<float> lse(static_cast<float*>(params.call.logsumexp));
-        store_global(
-            lse + ((rows.batch * sizes.heads_q + rows.first_head + place.head) * sizes.seq_q +
-                   rows.first_position + place.position),
-            exponent.logsumexp(softmax.max[m][half], sum));
+        store_global(lse + row_index(sizes, rows, place),
+                     exponent.logsumexp(softmax.max[m][half], sum));
       }
     }
   }
-  const typename C::OutputTile tile{shared_region(0, C::OutputTile::kBytes, "output")};
+  const auto tile = shared_tile<typename C::OutputTile>(0, "output");
   const core::Operand& to = params.call.output;
   write_rows<C::kGeneral, typename C::Element>(
       output, factor, tile, warp_rows.first_row, to, rows.first_value,

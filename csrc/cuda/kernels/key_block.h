@@ -8,6 +8,9 @@
 
 namespace fused_attention::cuda {
 
+/// Which sums a kernel computes.
+enum class KeyGradients { kBoth, kKey, kValue };
+
 struct KeyBlock {
   RowList rows;
   std::int64_t head_kv;
@@ -15,6 +18,15 @@ struct KeyBlock {
   int count;           // keys that exist
   std::int64_t begin;  // of the first row tile with a row that sees some key
   std::int64_t end;    // rows that see some key end here
+
+  /// Element offset of a key of the block in a (B, Hkv, Sk, D) operand.
+  template <class Operand>
+  FUSED_ATTENTION_DEVICE std::int64_t offset(const Operand& x, int key) const {
+    return rows.batch * x.stride_b + head_kv * x.stride_h + (first + key) * x.stride_s;
+  }
+  FUSED_ATTENTION_DEVICE RowTarget target(const core::Operand& to, int key) const {
+    return {key < count, offset(to, key)};
+  }
 };
 
 /// `pair` = b * Hkv + key-value head. Row tiles begin at multiples of `tile_rows`.
@@ -56,7 +68,8 @@ FUSED_ATTENTION_DEVICE void load_row_statistics(const BackwardParams& params, co
     RowStatistics x{kInfinity, 0, 0, 0};
     if (first + row < list.count) {
       const ListPlace place = list.place(first + row);
-      const GlobalPtr<const RowStatistics> from(params.statistics);
+      const GlobalPtr<const RowStatistics> from(
+          static_cast<const RowStatistics*>(params.statistics));
       x = load_global<RowStatistics>(
           from + ((list.batch * sizes.heads_q + place.head) * sizes.seq_q + place.position));
       x.position = static_cast<std::int32_t>(place.position);
@@ -102,25 +115,27 @@ struct NoFlags {
   FUSED_ATTENTION_DEVICE void raise_flag() const {}
 };
 
-/// sums += x for each Inf and NaN x of dO, where the row sees the key, in the row tiles where some
-/// row does not see some key. Written for few registers, not for speed.
+/// sums += x for each Inf and NaN x of dO's columns from `first_column` on, where the row sees the
+/// key, in the row tiles where some row does not see some key. Written for few registers, not for
+/// speed.
 template <class E, class C, int kM, int kN>
 FUSED_ATTENTION_DEVICE void add_non_finite_grads(const BackwardParams& params,
-                                                 const KeyBlock& block, int block_key, int warp_key,
-                                                 Accumulator<kM, kN>& sums) {
+                                                 const KeyBlock& block, int warp_key,
+                                                 int first_column, Accumulator<kM, kN>& sums) {
   static_assert(kM == 1);
   const core::Problem& problem = params.call.problem;
   const core::ConstOperand& x = params.call.grad_output;
   const bool has_mask = C::kGeneral && problem.mask.data != nullptr;
   const GlobalPtr<const E> base(static_cast<const E*>(x.data));
+  const int column = first_column + fragment_column();
   FUSED_ATTENTION_NO_UNROLL
   for (std::int64_t row = block.begin; row < block.end; ++row) {
     if (!has_mask && sees_all_keys(problem, block, row / C::kRows * C::kRows, C::kRows, C::kKeys)) {
       continue;
     }
-    const std::int64_t offset = list_offset(x, block.rows, row) + fragment_column() * x.stride_d;
+    const std::int64_t offset = list_offset(x, block.rows, row) + column * x.stride_d;
     const auto for_each_non_finite = [&](const auto& f) {
-      const std::int64_t columns = opaque(problem.sizes.dim_v - fragment_column());
+      const std::int64_t columns = opaque(problem.sizes.dim_v - column);
       GlobalPtr<const E> at = base + opaque(offset);
       FUSED_ATTENTION_UNROLL
       for (int n = 0; n < kN; ++n) {
@@ -143,7 +158,7 @@ FUSED_ATTENTION_DEVICE void add_non_finite_grads(const BackwardParams& params,
     unsigned seen = 0;  // bit of each half
     FUSED_ATTENTION_NO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int key = block_key + warp_key + fragment_row(half);
+      const int key = block.first + warp_key + fragment_row(half);
       bool sees = key >= keys.begin && key < keys.end;
       if (has_mask && sees) {
         sees = load_mask(problem.mask, core::mask_offset(problem.mask, block.rows.batch, place.head,

@@ -20,8 +20,8 @@ struct ForwardParams {
   bool output_in_chunks = true;
 };
 
-/// What rebuilds the weights of a row: P = 2^(c s - shift) factor, as its exponent policy has it,
-/// and delta = rowsum(dO O) - dLSE.
+/// What rebuilds the weights of a row: P = exp(s - shift) factor, with the exponent as its policy
+/// has it, and delta = rowsum(dO O) - dLSE. Kernels of fp64 keep four doubles, in the same order.
 struct alignas(16) RowStatistics {
   float shift;
   float factor;
@@ -31,9 +31,10 @@ struct alignas(16) RowStatistics {
 
 struct BackwardParams {
   core::BackwardProblem call;
-  core::RowSchedule rows;               // of dQ
-  RowStatistics* statistics = nullptr;  // (B, Hq, Sq): the dQ kernel writes, the others read
-  std::int64_t key_blocks = 0;          // of dK and dV, for each (b, key-value head)
+  core::RowSchedule rows;       // of dQ
+  void* statistics = nullptr;   // of (B, Hq, Sq) rows: the dQ kernel writes, the others read
+  std::int64_t key_blocks = 0;  // of dK and dV, for each (b, key-value head)
+  int slices = 1;               // blocks that share the columns of a gradient
   float scale = 1;
   float scale_log2 = 1;
   bool in_chunks = true;  // all operands; plain kernels rely on it

@@ -19,6 +19,12 @@ constexpr int kChunksPerRow = 8;
 
 constexpr int panels_of(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 
+/// Tile number `stage` of those that lie one behind the other from `offset` on.
+template <class TileType>
+FUSED_ATTENTION_DEVICE TileType shared_tile(int offset, const char* name, int stage = 0) {
+  return {shared_region(offset + stage * TileType::kBytes, TileType::kBytes, name)};
+}
+
 /// `kColumns` is a multiple of 16.
 template <int kRows_, int kColumns_>
 struct Tile {
@@ -30,6 +36,10 @@ struct Tile {
 
   SharedPtr base;
 
+  /// The tile from a column on, a multiple of 64; the rows stay as far apart as they are.
+  FUSED_ATTENTION_DEVICE Tile from_column(int column) const {
+    return {base + column / kPanelColumns * kPanelBytes};
+  }
   FUSED_ATTENTION_DEVICE SharedPtr chunk(int row, int panel, int chunk) const {
     return base + (panel * kPanelBytes + row * kRowBytes + (chunk ^ (row & 7)) * kChunkBytes);
   }
