@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -44,79 +43,10 @@ inline std::int64_t loop_conflicts(const emulator::Report& report) {
   return sum;
 }
 
-/// Rounding of a weighted mean of values of size 1: of the weights and of the result to the type,
-/// of sums in fp32 or fp64.
-inline double tolerance_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return 4 * 0x1p-8;
-    case DType::kFloat16:
-      return 4 * 0x1p-11;
-    case DType::kFloat32:
-      return 32 * 0x1p-24;
-    default:
-      return 32 * 0x1p-53;
-  }
-}
+/// Holds what the forward kernels left against the formula.
+void expect_forward(const Call& call, const Expected& expected);
 
-inline void expect_forward(const Call& call, const Expected& expected) {
-  const core::Sizes& s = call.forward.problem.sizes;
-  double worst = 0;
-  double worst_lse = 0;
-  for (std::int64_t b = 0; b < s.batch; ++b) {
-    for (std::int64_t h = 0; h < s.heads_q; ++h) {
-      for (std::int64_t i = 0; i < s.seq_q; ++i) {
-        const auto row = static_cast<std::size_t>((b * s.heads_q + h) * s.seq_q + i);
-        for (std::int64_t d = 0; d < s.dim_v; ++d) {
-          const double want = expected.output[row][static_cast<std::size_t>(d)];
-          const double got = call.out.get(b, h, i, d);
-          const double error = std::fabs(got - want) / (1 + std::fabs(want));
-          if (!(error <= worst)) worst = error;
-        }
-        const double want = expected.logsumexp[row];
-        const double got = call.lse_at(row);
-        const double error = got == want ? 0 : std::fabs(got - want) / (1 + std::fabs(want));
-        if (!(error <= worst_lse)) worst_lse = error;
-      }
-    }
-  }
-  // A score of size s is off by some s * epsilon, and so is its weight.
-  double largest = 0;
-  for (const double lse : expected.logsumexp) {
-    if (std::isfinite(lse)) largest = std::fmax(largest, std::fabs(lse));
-  }
-  const double epsilon = call.is_double ? 0x1p-53 : 0x1p-24;
-  EXPECT_LE(worst, tolerance_of(call.forward.problem.dtype) + 4 * epsilon * largest);
-  EXPECT_LE(worst_lse, 32 * epsilon);
-}
-
-/// Largest error of a gradient, in units of its largest element.
-inline double gradient_error(const Tensor& got, const std::vector<Row>& want) {
-  double worst = 0;
-  double largest = 0;
-  for (std::int64_t b = 0; b < got.shape[0]; ++b) {
-    for (std::int64_t h = 0; h < got.shape[1]; ++h) {
-      for (std::int64_t s = 0; s < got.shape[2]; ++s) {
-        const auto row = static_cast<std::size_t>((b * got.shape[1] + h) * got.shape[2] + s);
-        for (std::int64_t d = 0; d < got.shape[3]; ++d) {
-          const double x = want[row][static_cast<std::size_t>(d)];
-          const double error = std::fabs(got.get(b, h, s, d) - x);
-          if (!(error <= worst)) worst = error;
-          largest = std::fmax(largest, std::fabs(x));
-        }
-      }
-    }
-  }
-  return largest == 0 ? worst : worst / largest;
-}
-
-/// `cancellation`: how many times the terms of dS = P (dP - delta) are as large as their
-/// difference. delta reads O as it is stored, rounded.
-inline void expect_backward(const Call& call, const Expected& expected, double cancellation = 1) {
-  const double tolerance = tolerance_of(call.backward.problem.dtype) * cancellation;
-  EXPECT_LE(gradient_error(call.dq, expected.grad_query), tolerance) << "query";
-  EXPECT_LE(gradient_error(call.dk, expected.grad_key), tolerance) << "key";
-  EXPECT_LE(gradient_error(call.dv, expected.grad_value), tolerance) << "value";
-}
+/// The same for the backward kernels.
+void expect_backward(const Call& call, const Expected& expected);
 
 }  // namespace fused_attention::test
