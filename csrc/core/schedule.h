@@ -14,14 +14,13 @@
 
 namespace fused_attention::core {
 
-/// Limits of one kernel variant, in rows, keys and elements of the computing type.
+/// Limits of one kernel variant, in rows and elements of the computing type.
 struct TileLimits {
   std::int64_t panel_rows = 0;    // rows in the vector lanes of one panel
   std::int64_t panels = 0;        // most panels of an item
   std::int64_t least_panels = 1;  // fewest panels of an item, if there are rows for more
   std::int64_t enough_items = 1;  // items are made smaller, down to least_panels, to have so many
   std::int64_t panel_floats = 0;  // most elements of scratch that an item's panels may take
-  std::int64_t tile_keys = 0;     // keys of a tile
 };
 
 /// Rows of every (b, kv head) pair, cut into equal blocks of whole panels.

@@ -16,8 +16,7 @@ constexpr core::TileLimits tile_limits(std::int64_t panel_floats, std::int64_t e
           .panels = kMostPanels,
           .least_panels = kLeastPanels,
           .enough_items = enough_items,
-          .panel_floats = panel_floats,
-          .tile_keys = kTileKeys};
+          .panel_floats = panel_floats};
 }
 
 /// How rows and keys are cut. Keys are, where even the smallest blocks of rows make few items, and

@@ -76,8 +76,7 @@ TEST(BandTest, IntervalsOfRowRangesAreUnionAndIntersection) {
 }
 
 TEST(ScheduleTest, BlocksCoverEveryRowOnceInWholePanels) {
-  const core::TileLimits limits{
-      .panel_rows = 24, .panels = 16, .panel_floats = 1 << 17, .tile_keys = 128};
+  const core::TileLimits limits{.panel_rows = 24, .panels = 16, .panel_floats = 1 << 17};
   for (const std::int64_t seq_q : {1, 7, 23, 24, 25, 400, 1000, 4097}) {
     for (const std::int64_t group : {1, 3, 8}) {
       for (const std::int64_t dims : {2, 128, 1088, 1 << 18}) {
@@ -109,8 +108,7 @@ TEST(ScheduleTest, FewHeadsHaveSmallerBlocksButNeverBelowTheLeast) {
                                 .panels = 16,
                                 .least_panels = 2,
                                 .enough_items = 16,
-                                .panel_floats = 1 << 20,
-                                .tile_keys = 128};
+                                .panel_floats = 1 << 20};
   const auto blocks = [&](std::int64_t heads, std::int64_t seq) {
     return core::schedule_rows({1, heads, heads, seq, seq, 64, 64}, limits, 128).blocks;
   };
