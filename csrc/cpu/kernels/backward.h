@@ -23,7 +23,7 @@ FUSED_ATTENTION_INLINE void finish_turn(TileOrder order, std::int64_t tile, std:
   __atomic_store_n(order.finished + tile, static_cast<std::int32_t>(block + 1), __ATOMIC_RELEASE);
 }
 
-/// Writes the finished rows of dK or dV, a zero as +0 (see transpose).
+/// Writes the finished rows of dK or dV, a zero as +0 (see store_panel).
 template <class T>
 void write_key_gradient(core::DType dtype, const core::Operand& to, const core::RowBlock& block,
                         std::int64_t first, int count, int dim, T* sums, std::int64_t ld) {

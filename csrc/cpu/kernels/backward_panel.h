@@ -162,8 +162,7 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
     const std::int64_t ld = padded_length<T>(dim);
     transpose<T>(
         C::kRows, dim, [&](int lane) FUSED_ATTENTION_LAMBDA { return from + lane * ld; },
-        [](int) FUSED_ATTENTION_LAMBDA { return T(1); },
-        [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * C::kRows; });
+        Unchanged{}, [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * C::kRows; });
   };
   transpose_rows(dim_qk, panel.queries, panel.queries_by_dim);
   transpose_rows(dim_v, panel.grads, panel.grads_by_dim);

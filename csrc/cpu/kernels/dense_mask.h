@@ -13,14 +13,17 @@
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
 /// Adds a mask value to scores; -inf hides whatever the score is. A sum of finite values stays
-/// finite: no finite number means "hidden". A score that overflowed to -inf stays so.
+/// finite: no finite number means "hidden", and none makes a row NaN. A score that overflowed stays
+/// so.
 template <class T>
 FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
-  constexpr T kLowest = sizeof(T) == 4 ? T(-0x1.fffffep127) : T(-0x1.fffffffffffffp1023);
+  const Vec<T> most = splat(sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023));
   const Vec<T> sum = score + mask;
-  const auto too_low = (sum < splat(kLowest)) & (score >= splat(kLowest));
-  const Vec<T> finite = too_low ? splat(kLowest) : sum;
-  return mask == splat(-kInfinity<T>) ? mask : finite;
+  const auto finite = (score >= -most) & (score <= most) & (mask <= most);
+  const auto too_low = finite & (sum < -most);
+  const auto too_high = finite & (sum > most);
+  const Vec<T> bounded = too_high ? most : too_low ? -most : sum;
+  return mask == splat(-kInfinity<T>) ? mask : bounded;
 }
 
 /// Mask values of n keys as what is added to a score: 0 or -inf for a bool mask. Returns whether
@@ -168,8 +171,7 @@ MaskTile<typename C::Scalar> load_mask_tile(const core::DenseMask& mask, const P
   T* by_key = buffer + C::kRows * kLd;
   transpose<T>(
       C::kRows, n, [&](int lane) FUSED_ATTENTION_LAMBDA { return buffer + lane * kLd; },
-      [](int) FUSED_ATTENTION_LAMBDA { return T(1); },
-      [&](int j) FUSED_ATTENTION_LAMBDA { return by_key + j * C::kRows; });
+      Unchanged{}, [&](int j) FUSED_ATTENTION_LAMBDA { return by_key + j * C::kRows; });
   return {Kind::kPerPair, by_key};
 }
 

@@ -157,8 +157,7 @@ void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, s
     if (tile.by_key != nullptr) {
       T* to = tile.by_key + static_cast<std::int64_t>(j) * dim;
       transpose<T>(
-          M, dim, [&](int m) FUSED_ATTENTION_LAMBDA { return row[m]; },
-          [](int) FUSED_ATTENTION_LAMBDA { return T(1); },
+          M, dim, [&](int m) FUSED_ATTENTION_LAMBDA { return row[m]; }, Unchanged{},
           [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * M; });
     }
     if (tile.by_dim == nullptr) continue;

@@ -34,11 +34,13 @@ void load_panel(core::DType dtype, const core::ConstOperand& x, const PanelRows<
   }
   transpose<T>(
       C::kRows, dim, [&](int lane) FUSED_ATTENTION_LAMBDA { return row[lane]; },
-      [&](int) FUSED_ATTENTION_LAMBDA { return factor; },
+      [&](int, auto x) FUSED_ATTENTION_LAMBDA { return x * factor; },
       [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * C::kRows; });
 }
 
-/// x[row of lane][d] = factor(lane) * from[d][lane], rounded to the dtype.
+/// x[row of lane][d] = factor(lane) * from[d][lane], rounded to the dtype. A zero becomes +0: which
+/// zero a sum of vanished products is depends on how many hidden ones were added, and so on the
+/// cut.
 template <class C, class Factor>
 FUSED_ATTENTION_INLINE void store_panel(core::DType dtype, const core::Operand& x,
                                         const PanelRows<C>& rows, int dim, const Factor& factor,
@@ -60,7 +62,7 @@ FUSED_ATTENTION_INLINE void store_panel(core::DType dtype, const core::Operand& 
   for (int first = 0; first < C::kRows; first += kStep) {
     transpose<T>(
         dim, kStep, [&](int d) FUSED_ATTENTION_LAMBDA { return from + d * C::kRows + first; },
-        [&](int lane) FUSED_ATTENTION_LAMBDA { return scale[first + lane]; },
+        [&](int lane, auto x) FUSED_ATTENTION_LAMBDA { return x * scale[first + lane] + T(0); },
         [&](int lane) FUSED_ATTENTION_LAMBDA { return row[first + lane]; });
   }
   for (int lane = 0; lane < rows.count && !in_place; ++lane) {

@@ -43,16 +43,24 @@ FUSED_ATTENTION_INLINE void transpose_quads(V r0, V r1, V r2, V r3, V (&out)[4])
   out[3] = shuffle_quads<2, 3, 2, 3>(high01, high23, Lanes{});
 }
 
-/// Reads 4 columns of 4 rows, from(r) being the first of row r, and writes them as 4 rows, row c
-/// times scale(c) to to(c).
-template <class From, class Scale, class To>
-FUSED_ATTENTION_INLINE void transpose_4x4(const From& from, const Scale& scale, const To& to) {
+/// For transpose: elements as they are.
+struct Unchanged {
+  template <class X>
+  FUSED_ATTENTION_INLINE X operator()(int, X x) const {
+    return x;
+  }
+};
+
+/// Reads 4 columns of 4 rows, from(r) being the first of row r, and writes them as 4 rows, what
+/// change(c, elements) makes of column c to to(c).
+template <class From, class Change, class To>
+FUSED_ATTENTION_INLINE void transpose_4x4(const From& from, const Change& change, const To& to) {
   Quad out[4];
   transpose_quads(load_quad(from(0)), load_quad(from(1)), load_quad(from(2)), load_quad(from(3)),
                   out);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    out[c] = out[c] * scale(c) + 0.0F;
+    out[c] = change(c, out[c]);
     __builtin_memcpy(to(c), &out[c], sizeof(Quad));
   }
 }
@@ -60,8 +68,8 @@ FUSED_ATTENTION_INLINE void transpose_4x4(const From& from, const Scale& scale, 
 #if FUSED_ATTENTION_VECTOR_BYTES >= 32
 /// The same for 8 rows of 4 columns. The second half comes straight from memory, which spares the
 /// shuffle unit.
-template <class From, class Scale, class To>
-FUSED_ATTENTION_INLINE void transpose_8x4(const From& from, const Scale& scale, const To& to) {
+template <class From, class Change, class To>
+FUSED_ATTENTION_INLINE void transpose_8x4(const From& from, const Change& change, const To& to) {
   const auto load_quads = [&](int r) FUSED_ATTENTION_LAMBDA {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from(r))),
                                 _mm_loadu_ps(from(r + 4)), 1);
@@ -69,52 +77,50 @@ FUSED_ATTENTION_INLINE void transpose_8x4(const From& from, const Scale& scale, 
   __m256 out[4];
   transpose_quads(load_quads(0), load_quads(1), load_quads(2), load_quads(3), out);
 #pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) _mm256_storeu_ps(to(c), out[c] * scale(c) + 0.0F);
+  for (int c = 0; c < 4; ++c) _mm256_storeu_ps(to(c), change(c, out[c]));
 }
 
 /// The same for 4 rows of 8 columns.
-template <class From, class Scale, class To>
-FUSED_ATTENTION_INLINE void transpose_4x8(const From& from, const Scale& scale, const To& to) {
+template <class From, class Change, class To>
+FUSED_ATTENTION_INLINE void transpose_4x8(const From& from, const Change& change, const To& to) {
   __m256 out[4];
   transpose_quads(_mm256_loadu_ps(from(0)), _mm256_loadu_ps(from(1)), _mm256_loadu_ps(from(2)),
                   _mm256_loadu_ps(from(3)), out);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    _mm_storeu_ps(to(c), _mm256_castps256_ps128(out[c]) * scale(c) + 0.0F);
-    _mm_storeu_ps(to(c + 4), _mm256_extractf128_ps(out[c], 1) * scale(c + 4) + 0.0F);
+    _mm_storeu_ps(to(c), change(c, _mm256_castps256_ps128(out[c])));
+    _mm_storeu_ps(to(c + 4), change(c + 4, _mm256_extractf128_ps(out[c], 1)));
   }
 }
 #endif
 
-/// to(c)[r] = scale(c) * from(r)[c] for 0 <= r < rows, 0 <= c < cols. A zero becomes +0: which zero
-/// a sum of vanished products is depends on how many hidden ones were added to it, and so on the
-/// cut.
-template <class T, class From, class Scale, class To>
-FUSED_ATTENTION_INLINE void transpose(int rows, int cols, const From& from, const Scale& scale,
+/// to(c)[r] = change(c, from(r)[c]) for 0 <= r < rows, 0 <= c < cols; `change` takes vectors, too.
+template <class T, class From, class Change, class To>
+FUSED_ATTENTION_INLINE void transpose(int rows, int cols, const From& from, const Change& change,
                                       const To& to) {
   int r = 0;
   int c = 0;
   const auto from_here = [&](int i) FUSED_ATTENTION_LAMBDA { return from(r + i) + c; };
-  const auto scale_here = [&](int i) FUSED_ATTENTION_LAMBDA { return scale(c + i); };
+  const auto change_here = [&](int i, auto x) FUSED_ATTENTION_LAMBDA { return change(c + i, x); };
   const auto to_here = [&](int i) FUSED_ATTENTION_LAMBDA { return to(c + i) + r; };
   const auto finish = [&](int count) FUSED_ATTENTION_LAMBDA {
     for (; c < cols; ++c) {
-      for (int i = 0; i < count; ++i) to_here(0)[i] = scale_here(0) * *from_here(i) + T(0);
+      for (int i = 0; i < count; ++i) to_here(0)[i] = change(c, *from_here(i));
     }
   };
   if constexpr (sizeof(T) == sizeof(float)) {
 #if FUSED_ATTENTION_VECTOR_BYTES >= 32
     for (; r + 8 <= rows; r += 8) {
-      for (c = 0; c + 4 <= cols; c += 4) transpose_8x4(from_here, scale_here, to_here);
+      for (c = 0; c + 4 <= cols; c += 4) transpose_8x4(from_here, change_here, to_here);
       finish(8);
     }
 #endif
     for (; r + 4 <= rows; r += 4) {
       c = 0;
 #if FUSED_ATTENTION_VECTOR_BYTES >= 32
-      for (; c + 8 <= cols; c += 8) transpose_4x8(from_here, scale_here, to_here);
+      for (; c + 8 <= cols; c += 8) transpose_4x8(from_here, change_here, to_here);
 #endif
-      for (; c + 4 <= cols; c += 4) transpose_4x4(from_here, scale_here, to_here);
+      for (; c + 4 <= cols; c += 4) transpose_4x4(from_here, change_here, to_here);
       finish(4);
     }
   }

@@ -218,6 +218,24 @@ TEST_P(ContractTest, FiniteScoresAndMasksWhoseSumOverflowsHideNothing) {
   EXPECT_NEAR(call.dv.get(0, 0, 140, 5), grad, 1e-5);
 }
 
+TEST_P(ContractTest, LargestMaskValueMakesNoRowNaN) {
+  // 3e38 and 3e38 make +Inf in fp32, and Inf - Inf NaN. One key has it, and so all of the weight.
+  const Case c{.name = "largest", .sizes = {1, 2, 1, 30, 150, 4, 16}, .mask = MaskKind::kFloat};
+  Call call(c);
+  call.mask->fill([](auto, auto, auto, auto j) { return j == 70 ? 3e38 : 0; });
+  call.q.fill([](auto...) { return 1e19; });
+  call.k.fill([](auto, auto, auto j, auto) { return j == 70 ? 1.5e19 : 0; });
+  call.run();
+  for (std::int64_t i = 0; i < 30; ++i) {
+    EXPECT_EQ(call.out.get(0, 1, i, 5), call.v.get(0, 0, 70, 5));
+    EXPECT_TRUE(std::isfinite(call.lse_at(static_cast<std::size_t>(i))));
+    EXPECT_TRUE(std::isfinite(call.dq.get(0, 1, i, 2)));
+  }
+  for (const Tensor* grad : {&call.dk, &call.dv}) {
+    for (const std::int64_t j : {0, 69, 71, 149}) EXPECT_EQ(grad->get(0, 0, j, 3), 0);
+  }
+}
+
 TEST_P(ContractTest, HalfPrecisionOutputIsTheNearestOfItsValue) {
   // One key: the output is the value itself, every finite half must come back unchanged.
   Case c{.name = "half", .dtype = DType::kFloat16, .sizes = {1, 1, 1, 1, 1, 4, 63488}};
