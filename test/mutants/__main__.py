@@ -32,6 +32,7 @@ PYTHON_TESTS = (
     "test_field_cases_masks.py",
     "test_field_cases_sizes.py",
     "test_field_cases_layout.py",
+    "test_field_cases_denormals.py",
 )
 # Waiting for a turn that never comes is a failure, too.
 TIMEOUT = 600

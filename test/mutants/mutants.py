@@ -10,6 +10,8 @@ KERNELS = "csrc/cpu/kernels/"
 PANEL = KERNELS + "panel.h"
 DENSE_MASK = KERNELS + "dense_mask.h"
 PACK = KERNELS + "pack.h"
+BACKWARD = KERNELS + "backward.h"
+PANEL_IO = KERNELS + "panel_io.h"
 BACKWARD_TILE = KERNELS + "backward_tile.h"
 BACKWARD_PANEL = KERNELS + "backward_panel.h"
 FORWARD = KERNELS + "forward.h"
@@ -107,14 +109,15 @@ VISIBILITY = (
     mutant(
         "score and mask that overflow together hide the key",
         DENSE_MASK,
-        "finite = too_low ? splat(kLowest) : sum;",
-        "finite = sum;",
+        "too_low ? -most : sum;",
+        "sum;",
     ),
+    mutant("score and mask that overflow upwards are NaN", DENSE_MASK, "too_high ? most : ", ""),
     mutant(
         "mask of -inf leaves NaN alone",
         DENSE_MASK,
-        "return mask == splat(-kInfinity<T>) ? mask : finite;",
-        "return finite;",
+        "return mask == splat(-kInfinity<T>) ? mask : bounded;",
+        "return bounded;",
     ),
 )
 
@@ -296,4 +299,28 @@ HIDDEN = (
     ),
 )
 
-MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN)
+# What cutting a call into items must not change.
+CUT = (
+    mutant("second tail of a block skips rows", PANEL, "first += Tail::kRows", "first += C::kRows"),
+    mutant(
+        "dQ of the last chunk of keys is lost",
+        BACKWARD,
+        "chunk < plan.chunks; ++chunk",
+        "chunk + 1 < plan.chunks; ++chunk",
+    ),
+    mutant(
+        "zero of an output keeps the sign of its cut",
+        PANEL_IO,
+        "[first + lane] + T(0)",
+        "[first + lane]",
+    ),
+    mutant("zero of dK or dV keeps the sign of its cut", BACKWARD, "row[d] += T(0);", ""),
+    mutant(
+        "subnormal half is read through a denormal float",
+        CONVERT,
+        "bit_cast<float>(magnitude + kRebias + 0x00800000U) - 0x1p-14F",
+        "bit_cast<float>(magnitude) * 0x1p112F",
+    ),
+)
+
+MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN, *CUT)
