@@ -95,7 +95,7 @@ void key_gradient() {
   Memory& m = memory();
   TileSpan span = kWholeTile;
   span.end = unknown(span.end);
-  accumulate_keys<Wide>(span, m.scores, m.grads, unknown(dim), m.key_sums,
+  accumulate_keys<Wide>(span, Wide::kRows, m.scores, m.grads, unknown(dim), m.key_sums,
                         padded_length<float>(dim));
   memory();
 }
@@ -116,7 +116,7 @@ void narrow_output() {
   constexpr int M = kNarrowBroadcast;
   const RowTile<float> tile{m.stored, unknown(dim)};
   multiply_groups<float, M, 1, Into::kScaleThenAdd>(unknown(dim) / M, unknown(kTileKeys),
-                                                    factors_by_dim<float, M>(tile, 0), m.scores,
+                                                    factors_by_dim<float, M>(tile), m.scores,
                                                     m.output, m.alpha);
   memory();
 }

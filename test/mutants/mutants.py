@@ -10,6 +10,9 @@ KERNELS = "csrc/cpu/kernels/"
 PANEL = KERNELS + "panel.h"
 DENSE_MASK = KERNELS + "dense_mask.h"
 PACK = KERNELS + "pack.h"
+ROW_TILE = KERNELS + "row_tile.h"
+FEW_ROWS = KERNELS + "few_rows.h"
+PRODUCTS = KERNELS + "products.h"
 BACKWARD = KERNELS + "backward.h"
 PANEL_IO = KERNELS + "panel_io.h"
 BACKWARD_TILE = KERNELS + "backward_tile.h"
@@ -256,10 +259,10 @@ HIDDEN = (
         "if (false) remove",
     ),
     mutant(
-        "value of NaN meets weights of 0 where V is read in place",
-        PACK,
-        "if (check.all_finite()) return",
-        "if (true) return",
+        "value or key of NaN meets weights of 0 where it is read by rows",
+        ROW_TILE,
+        "if (check.all_finite()) return tile;",
+        "if (true) return tile;",
     ),
     mutant(
         "value of NaN is added to rows that do not see it",
@@ -323,4 +326,47 @@ CUT = (
     ),
 )
 
-MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN, *CUT)
+# The forms in which few rows meet a tile.
+FEW = (
+    mutant(
+        "few rows: sums of earlier tiles keep the old maximum",
+        PRODUCTS,
+        "if (alpha != nullptr) scale_few_rows(",
+        "if (false) scale_few_rows(",
+    ),
+    mutant(
+        "few rows: keys past the last whole group have no scores",
+        FEW_ROWS,
+        "for (; j < span.end; ++j) {",
+        "for (; j < span.begin; ++j) {",
+    ),
+    mutant(
+        "few rows: the last row of an odd number has no output",
+        FEW_ROWS,
+        "if (count > 0) {",
+        "if (count > 2) {",
+    ),
+    Mutant(
+        "few rows: dims past the last count",
+        (
+            Edit(
+                FEW_ROWS,
+                "for (std::int64_t d = dim; d < ld; ++d) to[d] = 0;",
+                "for (std::int64_t d = dim; d < ld; ++d) to[d] = 1;",
+            ),
+            Edit(
+                ROW_TILE,
+                "for (int d = length; d < padded; ++d) row[d] = 0;",
+                "for (int d = length; d < padded; ++d) row[d] = 1;",
+            ),
+        ),
+    ),
+    mutant(
+        "non-finite value goes to the place of a panel's lanes",
+        PRODUCTS,
+        "return lane * vector_length<typename C::Scalar>(dim) + d;",
+        "return d * C::kRows + lane;",
+    ),
+)
+
+MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN, *CUT, *FEW)

@@ -53,6 +53,41 @@ FUSED_ATTENTION_INLINE typename C::Scalar* partial_grad_queries(const core::Size
          (panel * plan.chunks + chunk) * grad_queries_size<C>(sizes);
 }
 
+/// Reads the tile of `count` keys from `first` on, in the form of `block`, and calls f(keys, keys
+/// without those that are not finite, values).
+template <class C, class F>
+FUSED_ATTENTION_INLINE void with_tile(const core::Problem& problem, const core::RowBlock& block,
+                                      std::int64_t first, int count, BackwardScratch<C>& scratch,
+                                      const F& f) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  const int dim_qk = static_cast<int>(problem.sizes.dim_qk);
+  const int dim_v = static_cast<int>(problem.sizes.dim_v);
+  const TileForm form = tile_form<C>(block.count);
+  if (form == TileForm::kPacked) {
+    pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count, dim_qk,
+                    scratch.rows, scratch.keys, nullptr);
+    pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count, dim_v,
+                    scratch.rows, scratch.values, nullptr);
+    f(factors_by_key<T, M>(scratch.keys, dim_qk), factors_by_dim<T, M>(scratch.keys),
+      factors_by_key<T, M>(scratch.values, dim_v));
+    return;
+  }
+  const RowAccess access = row_access<C>(form);
+  const RowTile<T> keys = read_rows(problem.dtype, problem.key, block.batch, block.head_kv, first,
+                                    count, dim_qk, access, scratch.keys.by_key);
+  NonFinite ignored;
+  const RowTile<T> summed_keys =
+      without_non_finite(keys, count, dim_qk, access, scratch.keys.by_dim, &ignored);
+  const RowTile<T> values = read_rows(problem.dtype, problem.value, block.batch, block.head_kv,
+                                      first, count, dim_v, access, scratch.values.by_key);
+  if (form == TileForm::kRows) {
+    f(factors_by_key<T, M>(keys), factors_by_dim<T, M>(summed_keys), factors_by_key<T, M>(values));
+  } else if constexpr (C::kVectors == 1) {
+    f(keys, summed_keys, values);
+  }
+}
+
 template <class C>
 void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, BackwardItem item,
                    const BackwardMemory& memory) {
@@ -63,47 +98,54 @@ void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, 
   const int dim_qk = static_cast<int>(sizes.dim_qk);
   const int dim_v = static_cast<int>(sizes.dim_v);
   const core::RowBlock block = core::row_block(plan.rows, sizes, item.head, item.block);
+  const TileForm form = tile_form<C>(block.count);
   BackwardScratch<C> scratch(sizes, plan.rows.block_rows, memory.scratch);
   const KeyGradients<T> sums(sizes, memory.accumulators);
+  // The products of few rows write the lanes of those only; the others take part in what follows.
+  if (form == TileForm::kFewRows) {
+    __builtin_memset(scratch.weights, 0, sizeof(T) * kTileKeys * C::kRows);
+    __builtin_memset(scratch.grad_scores, 0, sizeof(T) * kTileKeys * C::kRows);
+  }
+  const auto seen_keys =
+      core::keys_of_any_row(problem.band, block.first / core::group_size(sizes),
+                            (block.first + block.count - 1) / core::group_size(sizes), sizes.seq_k);
 
   for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t first) {
     using P = decltype(config);
     const BackwardPanel<P> panel = scratch.template panel<P>(sizes, p);
-    prepare_panel<P>(call, block, first, scratch.rows, panel);
-    refine_shifts<P>(problem, block, scratch, panel);
+    prepare_panel<P>(call, block, first, form, scratch.rows, panel);
+    refine_shifts<P>(problem, block, form, scratch, panel);
   });
 
   const std::int64_t last_tile = core::min64(plan.key_tiles, (item.chunk + 1) * plan.chunk_tiles);
   for (std::int64_t tile = item.chunk * plan.chunk_tiles; tile < last_tile; ++tile) {
     const std::int64_t first = tile * kTileKeys;
     const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
-    bool packed = false;
-    bool my_turn = false;
     const auto take_turn = [&] {
-      if (my_turn) return;
       wait_for_turn(memory.order, tile, item.block);
-      my_turn = true;
       if (item.block > 0) return;
       const auto keys = static_cast<std::size_t>(round_up(count, M));
       __builtin_memset(sums.key + first * sums.ld_key, 0, sizeof(T) * keys * sums.ld_key);
       __builtin_memset(sums.value + first * sums.ld_value, 0, sizeof(T) * keys * sums.ld_value);
     };
-    for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t) {
-      using P = decltype(config);
-      const BackwardPanel<P> panel = scratch.template panel<P>(sizes, p);
-      const TileSpan span = span_of<P>(problem, *panel.rows, first, count, true);
-      if (span.begin >= span.end) return;
-      if (!packed) {
-        pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count,
-                        dim_qk, scratch.rows, scratch.keys, nullptr);
-        pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count,
-                        dim_v, scratch.rows, scratch.values, nullptr);
-        packed = true;
-      }
+    if (first < seen_keys.end && first + count > seen_keys.begin) {
+      // Inlined for each form, so that the strides of a packed tile are constants in the products.
+      const auto add_panels = [&](const auto&... tile_forms) FUSED_ATTENTION_LAMBDA {
+        take_turn();
+        const auto add_panel = [&](auto config, std::int64_t p,
+                                   std::int64_t) FUSED_ATTENTION_LAMBDA {
+          using P = decltype(config);
+          const BackwardPanel<P> panel = scratch.template panel<P>(sizes, p);
+          const TileSpan span = span_of<P>(problem, *panel.rows, first, count);
+          if (span.begin >= span.end) return;
+          backward_tile<P>(call, first, span, tile_forms..., scratch, panel, sums);
+        };
+        for_each_panel<C>(block.count, add_panel);
+      };
+      with_tile<C>(problem, block, first, count, scratch, add_panels);
+    } else {
       take_turn();
-      backward_tile<P>(call, first, span, scratch, panel, sums);
-    });
-    take_turn();
+    }
     if (item.block == core::max64(plan.rows.blocks, 1) - 1) {
       write_key_gradient(problem.dtype, call.grad_key, block, first, count, dim_qk, sums.key,
                          sums.ld_key);
@@ -117,6 +159,9 @@ void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, 
   for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t) {
     using P = decltype(config);
     const BackwardPanel<P> panel = scratch.template panel<P>(sizes, p);
+    if (form == TileForm::kFewRows) {
+      move_into_lanes<P>(sizes.dim_qk, panel.rows->count, scratch.rows, panel.grad_queries);
+    }
     if (plan.chunks == 1) {
       write_grad_queries<P>(call, panel, scratch.rows);
     } else {

@@ -12,6 +12,7 @@
 #include "pack.h"
 #include "panel.h"
 #include "panel_io.h"
+#include "products.h"
 #include "score.h"
 #include "softmax.h"
 
@@ -21,11 +22,11 @@ template <class C>
 struct BackwardPanel {
   using T = typename C::Scalar;
   PanelRows<C>* rows;
-  T* queries_by_dim;  // [D][rows], scaled: as in the forward pass
+  T* queries_by_dim;  // [D][rows], scaled: as in the forward pass; few rows: [rows][D]
   T* queries;         // [rows][D padded], scaled; zeros for a row that is not finite
-  T* grads_by_dim;    // dO as [Dv][rows]
+  T* grads_by_dim;    // dO as [Dv][rows]; few rows: [rows][Dv]
   T* grads;           // dO as [rows][Dv padded]; zeros for a row that is not finite
-  T* grad_queries;    // [D rounded up][rows]
+  T* grad_queries;    // [D rounded up][rows]; few rows: [rows][D] until the last key
   T* shift;           // m; +inf for rows that see nothing, so that their weights are 0
   T* factor;          // r
   T* delta;
@@ -39,9 +40,12 @@ struct BackwardScratch {
 
   BackwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
-    keys.by_key = arena.take<T>(by_key_size(sizes.dim_qk));
-    keys.by_dim = arena.take<T>(by_dim_size<T, M>(sizes.dim_qk));
-    values.by_key = arena.take<T>(by_key_size(sizes.dim_v));
+    // Packed or by rows, whichever the form of the tile is.
+    const std::int64_t key_rows = row_tile_size<T>(sizes.dim_qk);
+    keys.by_key = arena.take<T>(core::max64(by_key_size(sizes.dim_qk), key_rows));
+    keys.by_dim = arena.take<T>(core::max64(by_dim_size<T, M>(sizes.dim_qk), key_rows));
+    values.by_key =
+        arena.take<T>(core::max64(by_key_size(sizes.dim_v), row_tile_size<T>(sizes.dim_v)));
     rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
     weights = arena.take<T>(kTileKeys * C::kRows);
     grad_scores = arena.take<T>(kTileKeys * C::kRows);
@@ -59,9 +63,9 @@ struct BackwardScratch {
   BackwardPanel<P> take_panel(const core::Sizes& sizes) {
     BackwardPanel<P> panel;
     panel.rows = arena.take<PanelRows<P>>(1);
-    panel.queries_by_dim = arena.take<T>(sizes.dim_qk * P::kRows);
+    panel.queries_by_dim = arena.take<T>(round_up(sizes.dim_qk, M) * P::kRows);
     panel.queries = arena.take<T>(padded_length<T>(sizes.dim_qk) * P::kRows);
-    panel.grads_by_dim = arena.take<T>(sizes.dim_v * P::kRows);
+    panel.grads_by_dim = arena.take<T>(round_up(sizes.dim_v, M) * P::kRows);
     panel.grads = arena.take<T>(padded_length<T>(sizes.dim_v) * P::kRows);
     panel.grad_queries = arena.take<T>(round_up(sizes.dim_qk, M) * P::kRows);
     panel.shift = arena.take<T>(P::kRows);
@@ -117,7 +121,8 @@ FUSED_ATTENTION_INLINE void copy_padded(const T* from, int n, T factor, T* to) {
 /// Fills a panel: queries and grad_output in both orders, m, r, delta, dQ = 0.
 template <class C>
 void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& block,
-                   std::int64_t offset, typename C::Scalar* buffer, const BackwardPanel<C>& panel) {
+                   std::int64_t offset, TileForm form, typename C::Scalar* buffer,
+                   const BackwardPanel<C>& panel) {
   using T = typename C::Scalar;
   const core::Problem& problem = call.problem;
   const core::Sizes& sizes = problem.sizes;
@@ -158,8 +163,15 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
     query_check.add(query, dim_qk);
     grad_check.add(grad, dim_v);
   }
-  const auto transpose_rows = [](int dim, const T* from, T* to) {
+  const auto transpose_rows = [&](int dim, const T* from, T* to) {
     const std::int64_t ld = padded_length<T>(dim);
+    if (form == TileForm::kFewRows) {
+      for (int r = 0; r < rows.count; ++r) {
+        __builtin_memcpy(to + r * vector_length<T>(dim), from + r * ld,
+                         sizeof(T) * static_cast<std::size_t>(vector_length<T>(dim)));
+      }
+      return;
+    }
     transpose<T>(
         C::kRows, dim, [&](int lane) FUSED_ATTENTION_LAMBDA { return from + lane * ld; },
         Unchanged{}, [&](int d) FUSED_ATTENTION_LAMBDA { return to + d * C::kRows; });
@@ -186,9 +198,10 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
 
 /// Finds m and l anew for the rows of a panel whose LSE is too coarse; a rare pass over its keys.
 template <class C, class Scratch>
-void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Scratch& scratch,
-                   const BackwardPanel<C>& panel) {
+void refine_shifts(const core::Problem& problem, const core::RowBlock& block, TileForm form,
+                   Scratch& scratch, const BackwardPanel<C>& panel) {
   using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
   const core::Sizes& sizes = problem.sizes;
   bool coarse = false;
   for (int lane = 0; lane < C::kRows; ++lane) {
@@ -199,17 +212,23 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Sc
   if (!coarse) return;
   for (std::int64_t first = 0; first < sizes.seq_k; first += kTileKeys) {
     const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
-    const TileSpan span = span_of<C>(problem, *panel.rows, first, count, true);
+    const TileSpan span = span_of<C>(problem, *panel.rows, first, count);
     if (span.begin >= span.end) continue;
-    pack_tile<T, C::kBroadcast>(problem.dtype, problem.key, block.batch, block.head_kv, first,
-                                count, static_cast<int>(sizes.dim_qk), scratch.rows,
-                                {scratch.keys.by_key, nullptr}, nullptr);
-    if (!score_tile<C>(problem, *panel.rows, first, span,
-                       factors_by_key<T, C::kBroadcast>(scratch.keys, sizes.dim_qk),
-                       panel.queries_by_dim, scratch.mask, scratch.weights)) {
-      continue;
+    const RowTile<T> keys =
+        read_rows(problem.dtype, problem.key, block.batch, block.head_kv, first, count,
+                  static_cast<int>(sizes.dim_qk), row_access<C>(form), scratch.keys.by_key);
+    const auto add_keys = [&](const auto& tile) {
+      if (!score_tile<C>(problem, *panel.rows, first, span, tile, panel.queries_by_dim,
+                         scratch.mask, scratch.weights)) {
+        return;
+      }
+      softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
+    };
+    if (form != TileForm::kFewRows) {
+      add_keys(factors_by_key<T, M>(keys));
+    } else if constexpr (C::kVectors == 1) {
+      add_keys(keys);
     }
-    softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
   }
   for (int lane = 0; lane < panel.rows->count; ++lane) {
     if (!core::logsumexp_is_coarse(panel.shift[lane])) continue;

@@ -6,6 +6,7 @@
 
 #include "backward_panel.h"
 #include "gemm.h"
+#include "products.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
@@ -74,25 +75,36 @@ void add_non_finite_grads(const core::BackwardProblem& call, const BackwardPanel
   }
 }
 
-/// sums[key][0 .. dim) += sum over rows of A[key][row] * x[row][0 .. dim), for the keys of a span.
+/// sums[key][0 .. dim) += sum over the first `rows` rows of A[key][row] * x[row][0 .. dim), for the
+/// keys of a span.
 template <class C>
-FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, const typename C::Scalar* a,
+FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, int rows, const typename C::Scalar* a,
                                             const typename C::Scalar* x, std::int64_t dim,
                                             typename C::Scalar* sums, std::int64_t ld) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
   const int vectors = static_cast<int>(core::ceil_div(dim, kLanes<T>));
-  for (int j = span.begin; j < span.end; j += M) {
-    accumulate_columns<T, M, C::kVectors>(
-        C::kRows, vectors, Factors<T>{a + j * C::kRows, 0, 1, C::kRows}, x, ld, sums + j * ld, ld);
+  const auto accumulate = [&](int depth) FUSED_ATTENTION_LAMBDA {
+    for (int j = span.begin; j < span.end; j += M) {
+      accumulate_columns<T, M, C::kVectors>(
+          depth, vectors, Factors<T>{a + j * C::kRows, 0, 1, C::kRows}, x, ld, sums + j * ld, ld);
+    }
+  };
+  // A constant depth is worth a twentieth of this product.
+  if (C::kVectors > 1 && rows == C::kRows) {
+    accumulate(C::kRows);
+  } else {
+    accumulate(rows);
   }
 }
 
-/// One panel against one packed tile.
-template <class C, class Scratch>
+/// One panel against one tile, all in one of the forms of products.h. `summed_keys`: the keys
+/// without those that are not finite.
+template <class C, class Tile, class Scratch>
 FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
-                                          std::int64_t tile_first, TileSpan span, Scratch& scratch,
-                                          const BackwardPanel<C>& panel,
+                                          std::int64_t tile_first, TileSpan span, const Tile& keys,
+                                          const Tile& summed_keys, const Tile& values,
+                                          Scratch& scratch, const BackwardPanel<C>& panel,
                                           const KeyGradients<typename C::Scalar>& sums) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
@@ -102,17 +114,13 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
   const bool some_hidden =
       problem.mask.data != nullptr || span.begin < span.full_begin || span.full_end < span.end;
 
-  if (!score_tile<C>(problem, *panel.rows, tile_first, span,
-                     factors_by_key<T, M>(scratch.keys, sizes.dim_qk), panel.queries_by_dim,
+  if (!score_tile<C>(problem, *panel.rows, tile_first, span, keys, panel.queries_by_dim,
                      scratch.mask, scratch.weights)) {
     return;
   }
   if (want_grad_scores) {
-    Factors<T> values = factors_by_key<T, M>(scratch.values, sizes.dim_v);
-    values.data += span.begin / M * values.group;
-    multiply_groups<T, M, C::kVectors, Into::kOverwrite>(
-        (span.end - span.begin + M - 1) / M, static_cast<int>(sizes.dim_v), values,
-        panel.grads_by_dim, scratch.grad_scores + span.begin * C::kRows);
+    dot_with_keys<C>(span, values, sizes.dim_v, *panel.rows, panel.grads_by_dim,
+                     scratch.grad_scores);
   }
   if (some_hidden) {
     weights_and_grad_scores<C, true>(span, panel, want_grad_scores, scratch.weights,
@@ -127,7 +135,7 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
   __builtin_memset(scratch.grad_scores + span.end * C::kRows, 0, sizeof(T) * rest);
 
   if (call.grad_value.data != nullptr) {
-    accumulate_keys<C>(span, scratch.weights, panel.grads, sizes.dim_v,
+    accumulate_keys<C>(span, panel.rows->count, scratch.weights, panel.grads, sizes.dim_v,
                        sums.value + tile_first * sums.ld_value, sums.ld_value);
     if (panel.non_finite[0] > 0) {
       add_non_finite_grads<C>(call, panel, tile_first, span, scratch.weights, scratch.rows, sums);
@@ -136,14 +144,12 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
   if (!want_grad_scores) return;
   C::Score::template backward<C>(scratch.grad_scores, span, *panel.rows);
   if (call.grad_key.data != nullptr) {
-    accumulate_keys<C>(span, scratch.grad_scores, panel.queries, sizes.dim_qk,
+    accumulate_keys<C>(span, panel.rows->count, scratch.grad_scores, panel.queries, sizes.dim_qk,
                        sums.key + tile_first * sums.ld_key, sums.ld_key);
   }
   if (call.grad_query.data != nullptr) {
-    multiply_groups<T, M, C::kVectors, Into::kAdd>(
-        static_cast<int>(core::ceil_div(sizes.dim_qk, M)), span.end - span.begin,
-        factors_by_dim<T, M>(scratch.keys, span.begin), scratch.grad_scores + span.begin * C::kRows,
-        panel.grad_queries);
+    sum_over_keys<C>(span, summed_keys, sizes.dim_qk, *panel.rows, scratch.grad_scores, nullptr,
+                     panel.grad_queries);
   }
 }
 

@@ -7,16 +7,17 @@
 #include "../kernel_table.h"
 #include "cut.h"
 #include "forward_panel.h"
-#include "gemm.h"
+#include "products.h"
 #include "softmax.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
 /// Adds p * v for values that are Inf or NaN: only to rows that see the key.
-template <class C>
+template <class C, class Values>
 void add_non_finite_values(const core::Problem& problem, const NonFinite& non_finite,
-                           std::int64_t tile_first, TileSpan span, const ForwardPanel<C>& panel,
-                           const typename C::Scalar* weights, typename C::Scalar* buffer) {
+                           std::int64_t tile_first, TileSpan span, const Values& values,
+                           const ForwardPanel<C>& panel, const typename C::Scalar* weights,
+                           typename C::Scalar* buffer) {
   const core::ConstOperand& value = problem.value;
   const int dim = static_cast<int>(problem.sizes.dim_v);
   const PanelRows<C>& rows = *panel.rows;
@@ -31,31 +32,27 @@ void add_non_finite_values(const core::Problem& problem, const NonFinite& non_fi
     for (int lane = 0; lane < rows.count; ++lane) {
       if (!sees<C>(problem, rows, lane, tile_first + j)) continue;
       for (int d = 0; d < dim; ++d) {
-        panel.output[d * C::kRows + lane] += weights[j * C::kRows + lane] * buffer[d];
+        panel.output[place_of<C>(values, dim, lane, d)] += weights[j * C::kRows + lane] * buffer[d];
       }
     }
   }
 }
 
-/// One panel against one tile; `values(begin)` gives the factors of V from key `begin` on.
-template <class C, class Values, class Scratch>
+/// One panel against one tile of keys and values, both in the same form (products.h).
+template <class C, class Tile, class Scratch>
 FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int64_t tile_first,
-                                         TileSpan span, Factors<typename C::Scalar> keys,
-                                         const Values& values, Scratch& scratch,
-                                         const ForwardPanel<C>& panel) {
-  using T = typename C::Scalar;
-  constexpr int M = C::kBroadcast;
+                                         TileSpan span, const Tile& keys, const Tile& values,
+                                         Scratch& scratch, const ForwardPanel<C>& panel) {
   if (!score_tile<C>(problem, *panel.rows, tile_first, span, keys, panel.queries, scratch.mask,
                      scratch.scores)) {
     return;
   }
   softmax_tile<C>(span, scratch.scores, panel.max, panel.sum, scratch.alpha);
-  multiply_groups<T, M, C::kVectors, Into::kScaleThenAdd>(
-      static_cast<int>(core::ceil_div(problem.sizes.dim_v, M)), span.end - span.begin,
-      values(span.begin), scratch.scores + span.begin * C::kRows, panel.output, scratch.alpha);
+  sum_over_keys<C>(span, values, problem.sizes.dim_v, *panel.rows, scratch.scores, scratch.alpha,
+                   panel.output);
   if (scratch.non_finite.count > 0) {
-    add_non_finite_values<C>(problem, scratch.non_finite, tile_first, span, panel, scratch.scores,
-                             scratch.rows);
+    add_non_finite_values<C>(problem, scratch.non_finite, tile_first, span, values, panel,
+                             scratch.scores, scratch.rows);
   }
 }
 
@@ -69,30 +66,38 @@ FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const co
   const core::Sizes& sizes = problem.sizes;
   const int dim_qk = static_cast<int>(sizes.dim_qk);
   const int dim_v = static_cast<int>(sizes.dim_v);
-  const auto multiply = [&](Factors<T> keys, const auto& values) {
-    for_each_panel<C>(block.count, [&](auto config, std::int64_t index, std::int64_t) {
+  // Inlined for each form, so that the strides of a packed tile are constants in the products.
+  const auto multiply = [&](const auto& keys, const auto& values) FUSED_ATTENTION_LAMBDA {
+    const auto add_panel = [&](auto config, std::int64_t index,
+                               std::int64_t) FUSED_ATTENTION_LAMBDA {
       using P = decltype(config);
       const ForwardPanel<P> panel = scratch.template panel<P>(sizes, index);
-      const TileSpan span = span_of<P>(problem, *panel.rows, first, count, false);
+      const TileSpan span = span_of<P>(problem, *panel.rows, first, count);
       if (span.begin >= span.end) return;
       forward_tile<P>(problem, first, span, keys, values, scratch, panel);
-    });
+    };
+    for_each_panel<C>(block.count, add_panel);
   };
-  if constexpr (C::kPacks) {
+  const TileForm form = tile_form<C>(block.count);
+  if (form == TileForm::kPacked) {
     pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count, dim_qk,
                     scratch.rows, scratch.keys, nullptr);
     pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count, dim_v,
                     scratch.rows, scratch.values, &scratch.non_finite);
-    multiply(factors_by_key<T, M>(scratch.keys, dim_qk),
-             [&](int begin) { return factors_by_dim<T, M>(scratch.values, begin); });
-  } else {
-    const RowTile<T> keys = read_rows<T, M>(problem.dtype, problem.key, block.batch, block.head_kv,
-                                            first, count, dim_qk, scratch.keys.by_key, nullptr);
-    const RowTile<T> values =
-        read_rows<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count,
-                        dim_v, scratch.values.by_dim, &scratch.non_finite);
-    multiply(factors_by_key<T, M>(keys),
-             [&](int begin) { return factors_by_dim<T, M>(values, begin); });
+    multiply(factors_by_key<T, M>(scratch.keys, dim_qk), factors_by_dim<T, M>(scratch.values));
+    return;
+  }
+  const RowAccess access = row_access<C>(form);
+  const RowTile<T> keys = read_rows(problem.dtype, problem.key, block.batch, block.head_kv, first,
+                                    count, dim_qk, access, scratch.keys.by_key);
+  const RowTile<T> values =
+      without_non_finite(read_rows(problem.dtype, problem.value, block.batch, block.head_kv, first,
+                                   count, dim_v, access, scratch.values.by_dim),
+                         count, dim_v, access, scratch.values.by_dim, &scratch.non_finite);
+  if (form == TileForm::kRows) {
+    multiply(factors_by_key<T, M>(keys), factors_by_dim<T, M>(values));
+  } else if constexpr (C::kVectors == 1) {
+    multiply(keys, values);
   }
 }
 
@@ -109,13 +114,21 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
   const std::int64_t index = plan.rows.blocks - 1 - pair % plan.rows.blocks;
   const core::RowBlock block = core::row_block(plan.rows, sizes, pair / plan.rows.blocks, index);
   ForwardScratch<C> scratch(sizes, plan.rows.block_rows, memory);
+  const bool few = tile_form<C>(block.count) == TileForm::kFewRows;
+  // The products of few rows write the lanes of those only; the others take part in what follows.
+  if (few) __builtin_memset(scratch.scores, 0, sizeof(T) * kTileKeys * C::kRows);
 
   for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t first) {
     using P = decltype(config);
     const ForwardPanel<P> panel = scratch.template panel<P>(sizes, p);
     place_rows<P>(sizes, block, first, *panel.rows);
-    load_panel<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
-                  static_cast<T>(problem.scale), scratch.rows, panel.queries);
+    if (few) {
+      load_few_rows<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
+                       static_cast<T>(problem.scale), panel.queries);
+    } else {
+      load_panel<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
+                    static_cast<T>(problem.scale), scratch.rows, panel.queries);
+    }
     __builtin_memset(panel.output, 0,
                      sizeof(T) * static_cast<std::size_t>(round_up(sizes.dim_v, M) * P::kRows));
     for (int lane = 0; lane < P::kRows; ++lane) {
@@ -139,6 +152,7 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
   for_each_panel<C>(block.count, [&](auto config, std::int64_t p, std::int64_t) {
     using P = decltype(config);
     const ForwardPanel<P> panel = scratch.template panel<P>(sizes, p);
+    if (few) move_into_lanes<P>(sizes.dim_v, panel.rows->count, scratch.rows, panel.output);
     if (plan.chunks == 1) {
       write_panel<P>(call, panel, scratch.rows);
     } else {

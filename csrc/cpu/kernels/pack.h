@@ -97,10 +97,9 @@ FUSED_ATTENTION_INLINE Factors<T> factors_by_key(const PackedTile<T>& tile, std:
   return {tile.by_key, M * dim, M, 1};
 }
 
-/// `begin`: the first key to sum over.
 template <class T, int M>
-FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const PackedTile<T>& tile, int begin) {
-  return {tile.by_dim + begin * M, kGroupStride<T, M>, M, 1};
+FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const PackedTile<T>& tile) {
+  return {tile.by_dim, kGroupStride<T, M>, M, 1};
 }
 
 /// Copies the rows of up to M keys, of which the first is at `to`, into their places by dim.
@@ -170,64 +169,6 @@ void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, s
   }
   if (non_finite != nullptr) non_finite->count = 0;
   if (!check.all_finite()) remove_non_finite<T, M>(count, dim, tile.by_dim, non_finite);
-}
-
-/// A tile of K or V by rows, as it is stored or converted: for so few query rows that reordering it
-/// would cost more than it saves.
-template <class T>
-struct RowTile {
-  const T* data;
-  std::int64_t ld;
-};
-
-template <class T, int M>
-FUSED_ATTENTION_INLINE Factors<T> factors_by_key(const RowTile<T>& tile) {
-  return {tile.data, M * tile.ld, 1, tile.ld};
-}
-
-/// `begin`: the first key to sum over.
-template <class T, int M>
-FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const RowTile<T>& tile, int begin) {
-  return {tile.data + begin * tile.ld, M, tile.ld, 1};
-}
-
-/// Rows first <= j < first + count of head (b, h), in place if they can be: the products read whole
-/// groups of M keys and M dims. `buffer`: row_tile_size elements. With `non_finite`, rows that hold
-/// Inf or NaN are replaced by zeros and recorded.
-template <class T, int M>
-RowTile<T> read_rows(core::DType dtype, const core::ConstOperand& x, std::int64_t b, std::int64_t h,
-                     std::int64_t first, int count, int dim, T* buffer, NonFinite* non_finite) {
-  const std::int64_t begin = b * x.stride_b + h * x.stride_h + first * x.stride_s;
-  if (non_finite != nullptr) non_finite->count = 0;
-  if (dtype == kStoredAs<T> && x.stride_d == 1 && dim % M == 0 && count % M == 0) {
-    const T* data = static_cast<const T*>(x.data) + begin;
-    FiniteCheck<T> check;
-    for (int j = 0; j < count && non_finite != nullptr; ++j) check.add(data + j * x.stride_s, dim);
-    if (check.all_finite()) return {data, x.stride_s};
-  }
-  const std::int64_t ld = padded_length<T>(dim);
-  const int padded = static_cast<int>(round_up(dim, M));
-  FiniteCheck<T> check;
-  for (int j = 0; j < round_up(count, M); ++j) {
-    T* row = buffer + j * ld;
-    const int length = j < count ? dim : 0;
-    load_row(dtype, x.data, begin + j * x.stride_s, x.stride_d, length, row);
-    for (int d = length; d < padded; ++d) row[d] = 0;
-    check.add(row, padded);
-  }
-  if (non_finite != nullptr && !check.all_finite()) {
-    for (int j = 0; j < count; ++j) {
-      if (all_finite(buffer + j * ld, dim)) continue;
-      non_finite->key[non_finite->count++] = j;
-      for (int d = 0; d < dim; ++d) buffer[j * ld + d] = 0;
-    }
-  }
-  return {buffer, ld};
-}
-
-template <class T>
-FUSED_ATTENTION_INLINE std::int64_t row_tile_size(std::int64_t dim) {
-  return kTileKeys * padded_length<T>(dim);
 }
 
 /// Elements of a tile packed by key, and by dim.

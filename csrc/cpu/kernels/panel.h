@@ -22,8 +22,6 @@ struct Config {
   static constexpr int kVectors = kVectors_;
   static constexpr int kBroadcast = kBroadcast_;
   static constexpr int kRows = kVectors * kLanes<Scalar>;
-  /// Whether the forward pass reorders K and V: pays when several panels share a tile.
-  static constexpr bool kPacks = kVectors > 1;
   /// The panels that end a block, one vector less (or as many, if there is only one).
   using Tail = Config<Scalar, kVectors == 1 ? 1 : kVectors - 1, kBroadcast, Score>;
 };
@@ -85,11 +83,9 @@ struct TileSpan {
   int full_end = 0;
 };
 
-/// `every_lane`: lanes without a row count as rows that see nothing (needed where lanes are
-/// summed).
 template <class C>
 FUSED_ATTENTION_INLINE TileSpan span_of(const core::Problem& problem, const PanelRows<C>& rows,
-                                        std::int64_t tile_first, int tile_keys, bool every_lane) {
+                                        std::int64_t tile_first, int tile_keys) {
   const std::int64_t first = rows.position[0];
   const std::int64_t last = rows.position[rows.count - 1];
   const std::int64_t seq_k = problem.sizes.seq_k;
@@ -99,7 +95,7 @@ FUSED_ATTENTION_INLINE TileSpan span_of(const core::Problem& problem, const Pane
     return static_cast<int>(core::clamp64(j - tile_first, 0, tile_keys));
   };
   TileSpan span{relative(any.begin), relative(any.end), relative(every.begin), relative(every.end)};
-  if (span.full_end < span.full_begin || (every_lane && rows.count < C::kRows)) {
+  if (span.full_end < span.full_begin) {
     span.full_begin = span.full_end = span.begin;
   }
   // Whole groups of keys: those before `begin` are hidden by the band like any other.

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "dense_mask.h"
-#include "gemm.h"
 #include "panel.h"
+#include "products.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
@@ -20,27 +20,22 @@ struct PlainScore {
 
 /// Scores S^T (keys x rows) of one panel and one tile: the product, the score policy, the masks.
 /// Defined for the keys span.begin <= j < span.end; false where the dense mask hides them all, and
-/// nothing is computed. `keys`: the tile's keys as rows of a product; `mask_buffer`: kMaskBuffer
-/// elements.
-template <class C>
+/// nothing is computed. `keys`: the tile's keys, in one of the forms of products.h; `mask_buffer`:
+/// kMaskBuffer elements.
+template <class C, class Keys>
 FUSED_ATTENTION_INLINE bool score_tile(const core::Problem& problem, const PanelRows<C>& rows,
-                                       std::int64_t tile_first, TileSpan span,
-                                       Factors<typename C::Scalar> keys,
+                                       std::int64_t tile_first, TileSpan span, const Keys& keys,
                                        const typename C::Scalar* queries,
                                        typename C::Scalar* mask_buffer,
                                        typename C::Scalar* scores) {
   using T = typename C::Scalar;
-  constexpr int M = C::kBroadcast;
   const bool masked = problem.mask.data != nullptr;
   MaskTile<T> mask{MaskTile<T>::Kind::kHidesNothing};
   if (masked) {
     mask = load_mask_tile<C>(problem.mask, rows, tile_first, span, mask_buffer);
     if (mask.kind == MaskTile<T>::Kind::kHidesAll) return false;
   }
-  keys.data += span.begin / M * keys.group;
-  multiply_groups<T, M, C::kVectors, Into::kOverwrite>((span.end - span.begin + M - 1) / M,
-                                                       static_cast<int>(problem.sizes.dim_qk), keys,
-                                                       queries, scores + span.begin * C::kRows);
+  dot_with_keys<C>(span, keys, problem.sizes.dim_qk, rows, queries, scores);
   C::Score::template forward<C>(scores, span, rows);
   if (masked) apply_mask_tile<C>(mask, span, scores);
   // After the mask, which keeps every sum finite: what is hidden by the band stays -inf.

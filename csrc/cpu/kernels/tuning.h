@@ -23,6 +23,13 @@ constexpr int kWideBroadcast = 4;
 constexpr int kNarrowBroadcast = 8;
 #endif
 
+/// Up to so many rows, dims in the lanes are faster than rows in them (few_rows.h).
+template <class T>
+constexpr int kFewRows = kLanes<T> / 2;
+
+/// Where so many panels or fewer share a tile, packing it costs more than it saves.
+constexpr int kUnpackedPanels = 2;
+
 /// Keys of a tile: scores of a panel stay in L1 (128 keys x 32 rows x 4 bytes = 16 KiB), and
 /// packing is spread over enough rows.
 constexpr int kTileKeys = 128;

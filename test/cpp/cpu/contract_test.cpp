@@ -105,59 +105,88 @@ TEST_P(ContractTest, SignsOfZerosAreEqualForEveryThreadCount) {
 TEST_P(ContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
   for (const double poison : {std::nan(""), kInf, -kInf}) {
     for (const bool by_mask : {false, true}) {
-      // Many rows have K and V packed, one has them read where they are.
-      for (const std::int64_t seq_q : {70, 1}) {
-        SCOPED_TRACE(seq_q);
-        expect_hidden_poison_changes_nothing(
-            {.name = "hidden", .sizes = {1, 4, 2, seq_q, 200, 24, 24}}, poison, by_mask);
-      }
-    }
-  }
-}
-
-TEST_P(ContractTest, NonFiniteKeyOrValueReachesOnlyTheRowsThatSeeIt) {
-  for (const double poison : {std::nan(""), kInf}) {
-    for (const bool in_value : {false, true}) {
-      const Case c{.name = "seen", .sizes = {1, 2, 1, 100, 100, 16, 16}, .causal = true};
-      Call clean(c);
-      Call poisoned(c);
-      (in_value ? poisoned.v : poisoned.k).set(0, 0, 60, 3, poison);
-      clean.run();
-      poisoned.run();
-      for (std::int64_t i = 0; i < 100; ++i) {
-        const double got = poisoned.out.get(0, 1, i, 3);
-        if (i < 60) {
-          EXPECT_EQ(got, clean.out.get(0, 1, i, 3)) << "row " << i;
-          EXPECT_EQ(poisoned.dq.get(0, 1, i, 3), clean.dq.get(0, 1, i, 3)) << "row " << i;
-        } else if (in_value) {
-          EXPECT_FALSE(std::isfinite(got)) << "row " << i;
-        } else if (std::isnan(poison)) {
-          EXPECT_TRUE(std::isnan(got)) << "row " << i;
+      // Many rows have K and V packed, some have them by rows, few have dims in the lanes; of the
+      // head dims one is whole vectors, and read where it is.
+      for (const std::int64_t seq_q : {70, 10, 1}) {
+        for (const std::int64_t dim : {24, 32}) {
+          SCOPED_TRACE(seq_q);
+          expect_hidden_poison_changes_nothing(
+              {.name = "hidden", .sizes = {1, 4, 2, seq_q, 200, dim, dim}}, poison, by_mask);
         }
       }
     }
   }
 }
 
-TEST_P(ContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSees) {
-  for (const bool in_grad : {false, true}) {
-    const Case c{.name = "rows", .sizes = {1, 2, 1, 100, 100, 16, 16}, .causal = true};
-    Call clean(c);
-    Call poisoned(c);
-    (in_grad ? poisoned.grad : poisoned.q).set(0, 1, 40, 3, std::nan(""));
-    clean.run();
-    poisoned.run();
-    for (std::int64_t j = 0; j < 100; ++j) {
-      const bool seen = j <= 40;
-      const double dk = poisoned.dk.get(0, 0, j, 3);
-      const double dv = poisoned.dv.get(0, 0, j, 3);
-      if (seen) {
-        EXPECT_TRUE(std::isnan(dk)) << j;
-        EXPECT_TRUE(std::isnan(dv)) << j;
-      } else {
-        EXPECT_EQ(dk, clean.dk.get(0, 0, j, 3)) << j;
-        EXPECT_EQ(dv, clean.dv.get(0, 0, j, 3)) << j;
+/// Many rows, some, and few: the forms in which a tile is read.
+constexpr std::int64_t kQueryLengths[] = {100, 10, 2};
+
+/// Causal, so that the second half of the rows, and no other, sees key 60.
+Case half_sees_key_60(std::int64_t seq_q) {
+  return {.name = "seen",
+          .sizes = {1, 2, 1, seq_q, 100, 16, 16},
+          .causal = true,
+          .offset = 60 - seq_q / 2};
+}
+
+void expect_poison_reaches_only_rows_that_see_it(std::int64_t seq_q, double poison, bool in_value) {
+  const Case c = half_sees_key_60(seq_q);
+  Call clean(c);
+  Call poisoned(c);
+  (in_value ? poisoned.v : poisoned.k).set(0, 0, 60, 3, poison);
+  clean.run();
+  poisoned.run();
+  for (std::int64_t i = 0; i < seq_q; ++i) {
+    const double got = poisoned.out.get(0, 1, i, 3);
+    if (i < seq_q / 2) {
+      EXPECT_EQ(got, clean.out.get(0, 1, i, 3)) << "row " << i;
+      EXPECT_EQ(poisoned.dq.get(0, 1, i, 3), clean.dq.get(0, 1, i, 3)) << "row " << i;
+    } else if (in_value) {
+      EXPECT_FALSE(std::isfinite(got)) << "row " << i;
+      EXPECT_NEAR(poisoned.out.get(0, 1, i, 4), clean.out.get(0, 1, i, 4), 1e-6) << "row " << i;
+    } else if (std::isnan(poison)) {
+      EXPECT_TRUE(std::isnan(got)) << "row " << i;
+    }
+  }
+}
+
+TEST_P(ContractTest, NonFiniteKeyOrValueReachesOnlyTheRowsThatSeeIt) {
+  for (const std::int64_t seq_q : kQueryLengths) {
+    for (const double poison : {std::nan(""), kInf}) {
+      for (const bool in_value : {false, true}) {
+        SCOPED_TRACE(seq_q);
+        expect_poison_reaches_only_rows_that_see_it(seq_q, poison, in_value);
       }
+    }
+  }
+}
+
+void expect_poison_reaches_only_keys_that_are_seen(std::int64_t seq_q, bool in_grad) {
+  const Case c = half_sees_key_60(seq_q);
+  Call clean(c);
+  Call poisoned(c);
+  (in_grad ? poisoned.grad : poisoned.q).set(0, 1, seq_q / 2, 3, std::nan(""));
+  clean.run();
+  poisoned.run();
+  for (std::int64_t j = 0; j < 100; ++j) {
+    const bool seen = j <= 60;
+    const double dk = poisoned.dk.get(0, 0, j, 3);
+    const double dv = poisoned.dv.get(0, 0, j, 3);
+    if (seen) {
+      EXPECT_TRUE(std::isnan(dk)) << j;
+      EXPECT_TRUE(std::isnan(dv)) << j;
+    } else {
+      EXPECT_EQ(dk, clean.dk.get(0, 0, j, 3)) << j;
+      EXPECT_EQ(dv, clean.dv.get(0, 0, j, 3)) << j;
+    }
+  }
+}
+
+TEST_P(ContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSees) {
+  for (const std::int64_t seq_q : kQueryLengths) {
+    for (const bool in_grad : {false, true}) {
+      SCOPED_TRACE(seq_q);
+      expect_poison_reaches_only_keys_that_are_seen(seq_q, in_grad);
     }
   }
 }

@@ -107,6 +107,9 @@ std::vector<Case> cases() {
        .sizes = sizes(1, 4, 1, 20, 70, 192, 128),
        .causal = true,
        .offset = 50},
+      {.name = "few_rows_in_place", .sizes = sizes(2, 3, 1, 1, 259, 64, 32)},
+      {.name = "rows_in_place", .sizes = sizes(2, 2, 1, 10, 256, 80, 48), .causal = true},
+      {.name = "rows_that_alias", .sizes = sizes(1, 2, 1, 10, 300, 128, 256)},
       {.name = "no_keys", .sizes = sizes(1, 2, 1, 5, 0, 8, 8)},
       {.name = "no_queries", .sizes = sizes(1, 2, 1, 0, 5, 8, 8)},
   };

@@ -1,0 +1,97 @@
+// The two products of a panel with a tile, and the form in which the tile is given to them: one
+// makes a number of every (key, row) by dots, the other sums over the keys. With Factors the lanes
+// hold the rows of the panel, with a RowTile they hold dims (few_rows.h).
+#pragma once
+
+#include <cstdint>
+
+#include "few_rows.h"
+#include "gemm.h"
+#include "panel.h"
+
+FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
+
+enum class TileForm {
+  kPacked,   // reordered: pays where several panels share the tile
+  kRows,     // by rows
+  kFewRows,  // by rows, dims in the lanes
+};
+
+/// The form for a block of `count` query rows.
+template <class C>
+FUSED_ATTENTION_INLINE TileForm tile_form(std::int64_t count) {
+  if (C::kVectors == 1 && count <= kFewRows<typename C::Scalar>) return TileForm::kFewRows;
+  return count <= kUnpackedPanels * C::kRows ? TileForm::kRows : TileForm::kPacked;
+}
+
+/// How the products read rows of either form.
+template <class C>
+FUSED_ATTENTION_INLINE RowAccess row_access(TileForm form) {
+  constexpr int M = C::kBroadcast;
+  return form == TileForm::kFewRows ? RowAccess{1, kLanes<typename C::Scalar>, false}
+                                    : RowAccess{M, M, true};
+}
+
+/// to[j][lane] = sum over d of keys[j][d] * rows[d][lane], for the keys of a span and on to the end
+/// of their group.
+template <class C>
+FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, Factors<typename C::Scalar> keys,
+                                          std::int64_t dim, const PanelRows<C>&,
+                                          const typename C::Scalar* rows, typename C::Scalar* to) {
+  constexpr int M = C::kBroadcast;
+  keys.data += span.begin / M * keys.group;
+  multiply_groups<typename C::Scalar, M, C::kVectors, Into::kOverwrite>(
+      (span.end - span.begin + M - 1) / M, static_cast<int>(dim), keys, rows,
+      to + span.begin * C::kRows);
+}
+template <class C>
+FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, RowTile<typename C::Scalar> keys,
+                                          std::int64_t dim, const PanelRows<C>& panel,
+                                          const typename C::Scalar* rows, typename C::Scalar* to) {
+  dot_rows<C>(span, keys, dim, panel.count, rows, to);
+}
+
+/// sums[d][lane] = alpha[lane] * sums[d][lane] + sum over the keys of a span of weights[j][lane] *
+/// values[j][d]. Without alpha (nullptr) the sums are taken as they are.
+template <class C>
+FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, Factors<typename C::Scalar> values,
+                                          std::int64_t dim, const PanelRows<C>&,
+                                          const typename C::Scalar* weights,
+                                          const typename C::Scalar* alpha,
+                                          typename C::Scalar* sums) {
+  using T = typename C::Scalar;
+  constexpr int M = C::kBroadcast;
+  const int groups = static_cast<int>(core::ceil_div(dim, M));
+  values.data += span.begin * values.k_stride;
+  weights += span.begin * C::kRows;
+  if (alpha != nullptr) {
+    multiply_groups<T, M, C::kVectors, Into::kScaleThenAdd>(groups, span.end - span.begin, values,
+                                                            weights, sums, alpha);
+  } else {
+    multiply_groups<T, M, C::kVectors, Into::kAdd>(groups, span.end - span.begin, values, weights,
+                                                   sums);
+  }
+}
+template <class C>
+FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, RowTile<typename C::Scalar> values,
+                                          std::int64_t dim, const PanelRows<C>& panel,
+                                          const typename C::Scalar* weights,
+                                          const typename C::Scalar* alpha,
+                                          typename C::Scalar* sums) {
+  if (alpha != nullptr) scale_few_rows(dim, panel.count, alpha, sums);
+  accumulate_rows<C>(span, values, dim, panel.count, weights, sums);
+}
+
+/// Where those sums have element d of a lane's row.
+template <class C>
+FUSED_ATTENTION_INLINE std::int64_t place_of(Factors<typename C::Scalar>, std::int64_t, int lane,
+                                             std::int64_t d) {
+  return d * C::kRows + lane;
+}
+template <class C>
+FUSED_ATTENTION_INLINE std::int64_t place_of(RowTile<typename C::Scalar>, std::int64_t dim,
+                                             int lane, std::int64_t d) {
+  return lane * vector_length<typename C::Scalar>(dim) + d;
+}
+
+FUSED_ATTENTION_END_ISA_NAMESPACE
