@@ -83,8 +83,9 @@ FUSED_ATTENTION_DEVICE void finish_scores(const BackwardParams& params, SharedPt
           const bool sees = key >= x.position + lower && key <= x.position + upper && key < seq_k;
           score = sees ? score : -kInfinity;
         }
-        if (C::kWantsKey) grad = score_gradient(exponent, x, score, grad);
-        if (C::kWantsValue) score = weight_of(exponent, x, score);
+        const float visible = visible_weight(exponent, x, score);
+        if (C::kWantsKey) grad = score_gradient(x, score, visible, grad);
+        if (C::kWantsValue) score = weight_of(score, visible);
       }
     }
   }

@@ -262,8 +262,9 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
         for (int n = 0; n < C::kScoreN; ++n) {
           FUSED_ATTENTION_UNROLL
           for (int i = half * 2; i < half * 2 + 2; ++i) {
-            grads.value[0][n][i] =
-                score_gradient(exponent, row, scores.value[0][n][i], grads.value[0][n][i]);
+            const float score = scores.value[0][n][i];
+            grads.value[0][n][i] = score_gradient(row, score, visible_weight(exponent, row, score),
+                                                  grads.value[0][n][i]);
           }
         }
       }

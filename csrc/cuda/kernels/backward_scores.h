@@ -7,20 +7,22 @@
 
 namespace fused_attention::cuda {
 
-/// P. A hidden score's weight is 0 whatever the row holds.
+/// P of a score that is not hidden.
 template <class Exponent>
-FUSED_ATTENTION_DEVICE float weight_of(const Exponent& exponent, const RowStatistics& row,
-                                       float score) {
-  return score == -kInfinity ? 0.0F : exponent.power(score, row.shift) * row.factor;
+FUSED_ATTENTION_DEVICE float visible_weight(const Exponent& exponent, const RowStatistics& row,
+                                            float score) {
+  return exponent.power(score, row.shift) * row.factor;
+}
+
+/// P. A hidden score's weight is 0 whatever the row holds. `visible`: its visible_weight.
+FUSED_ATTENTION_DEVICE float weight_of(float score, float visible) {
+  return score == -kInfinity ? 0.0F : visible;
 }
 
 /// dS = P (dP - delta), and 0 for a hidden score, even if the others are NaN.
-template <class Exponent>
-FUSED_ATTENTION_DEVICE float score_gradient(const Exponent& exponent, const RowStatistics& row,
-                                            float score, float weight_gradient) {
-  return score == -kInfinity
-             ? 0.0F
-             : exponent.power(score, row.shift) * row.factor * (weight_gradient - row.delta);
+FUSED_ATTENTION_DEVICE float score_gradient(const RowStatistics& row, float score, float visible,
+                                            float weight_gradient) {
+  return score == -kInfinity ? 0.0F : visible * (weight_gradient - row.delta);
 }
 
 }  // namespace fused_attention::cuda
