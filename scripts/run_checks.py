@@ -56,6 +56,10 @@ def checks() -> list[tuple[str, list[list[str]]]]:
                 ["ctest", "--test-dir", ASAN, "-R", "^emulator", "--output-on-failure"],
             ],
         ),
+        (
+            "Mutants of the CUDA kernels",
+            [[sys.executable, "test/mutants", "--suite", "emulator", "--quick", "--jobs", JOBS]],
+        ),
         ("Python tests", [[*pytest, *shlex.split(os.environ.get("PYTEST_ARGS", ""))]]),
         (
             "Python tests in torch's deterministic mode",

@@ -1,12 +1,14 @@
 """Tests the tests: puts one fault at a time into a copy of the sources, and asks what notices.
 
-    python test/mutants [--only WORDS] [--jobs N] [--scratch FOLDER]
+    python test/mutants [--suite kernels|emulator] [--quick] [--only WORDS] [--jobs N]
 
 Runs with the Python of the development environment (torch, pytest; cmake and ninja on the PATH).
 Each mutant of mutants.py is built without torch and run against the kernels' tests, which takes
 seconds; what they let pass is built with torch and run against those of the operator in
-test/python. The first failure ends it. Exits with 1 if a mutant survives, and with 2 if one cannot
-be made, because its text does not stand exactly once in its file or the result does not build.
+test/python. Those of cuda_mutants.py, in the CUDA kernels, are run in the emulator. The first
+failure ends it. Exits with 1 if a mutant survives, with 2 if one cannot be made, because its text
+does not stand exactly once in its file or the result does not build, and with 77 if there is no
+Boost.Context for the emulator.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mutants import MUTANTS, Mutant
+from cuda_mutants import CUDA_MUTANTS
+
+from mutants import CPU_MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 # What can see more than the kernels' own tests: broadcasting, extreme masks, the reference.
@@ -34,6 +38,9 @@ PYTHON_TESTS = (
     "test_field_cases_layout.py",
     "test_field_cases_denormals.py",
 )
+# fp16 and fp64 run the same bodies as bf16 and fp32.
+EMULATOR_FILTER = "*:-*/float16*:*/float64*"
+NO_EMULATOR = 77
 # Waiting for a turn that never comes is a failure, too.
 TIMEOUT = 600
 
@@ -78,10 +85,22 @@ class Tree:
         )
 
     def failing_kernel_test(self) -> str | None:
-        target = "fused_attention_kernel_tests"
-        options = ("-DFUSED_ATTENTION_WITH_TORCH=OFF", "-DFUSED_ATTENTION_TESTS=ON")
-        self.build(self.kernels, target, *options)
-        status, output = run(str(self.kernels / "test/cpp" / target), "--gtest_fail_fast")
+        return self.failing_test("cpp", "fused_attention_kernel_tests")
+
+    def failing_emulator_test(self) -> str | None:
+        return self.failing_test(
+            "emulator", "fused_attention_emulator_tests", f"--gtest_filter={EMULATOR_FILTER}"
+        )
+
+    def failing_test(self, folder: str, target: str, *arguments: str) -> str | None:
+        """The first failing test of a program that is built without torch."""
+        self.build(
+            *(self.kernels, target, "-DFUSED_ATTENTION_WITH_TORCH=OFF"),
+            *("-DFUSED_ATTENTION_TESTS=ON", "-DFUSED_ATTENTION_EMULATED_KERNEL_OPTIONS=-O0"),
+        )
+        status, output = run(
+            str(self.kernels / "test" / folder / target), "--gtest_fail_fast", *arguments
+        )
         if status == 0:
             return None
         failed = re.search(r"\[  FAILED  \] ([^\s,]+)", output)
@@ -111,7 +130,9 @@ class Tree:
         failed = [name for name, how in begun if how]
         return failed[0] if failed else f"{begun[-1][0]} (ended with {status})"
 
-    def caught_by(self) -> str | None:
+    def caught_by(self, suite: str) -> str | None:
+        if suite == "emulator":
+            return self.failing_emulator_test()
         return self.failing_kernel_test() or self.failing_operator_test()
 
 
@@ -149,10 +170,15 @@ def verdict(tree: Tree, mutant: Mutant) -> str | None:
     try:
         for name, text in texts.items():
             (tree.folder / name).write_text(text)
-        return tree.caught_by()
+        return tree.caught_by(mutant.suite)
     finally:
         for name in texts:
             tree.restore(name)
+
+
+def has_emulator() -> bool:
+    probe = ("-x", "c++", "-fsyntax-only", "-include", "boost/context/detail/fcontext.hpp", "-")
+    return run(os.environ.get("CXX", "c++"), *probe, stdin=subprocess.DEVNULL)[0] == 0
 
 
 def isas(tree: Tree) -> list[str]:
@@ -165,19 +191,31 @@ def isas(tree: Tree) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--suite", choices=("kernels", "emulator"), help="these mutants only")
+    parser.add_argument("--quick", action="store_true", help="the few that `make test` tries")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/mutants")
     arguments = parser.parse_args()
-    chosen = [m for m in MUTANTS if arguments.only in m.name]
+    chosen = [
+        m
+        for m in (*CPU_MUTANTS, *CUDA_MUTANTS)
+        if arguments.only in m.name
+        and arguments.suite in (None, m.suite)
+        and (m.quick or not arguments.quick)
+    ]
     try:
         for mutant in chosen:
             mutated(mutant)
         tree = Tree(arguments.scratch.resolve(), arguments.jobs)
-        unchanged = tree.caught_by()
-        if unchanged:
-            raise BrokenError(f"the sources as they are fail {unchanged}")
-        supported = isas(tree)
+        for suite in dict.fromkeys(m.suite for m in chosen):
+            if suite == "emulator" and not has_emulator():
+                print("skipped: Boost.Context is not installed, so there is no emulator")
+                return NO_EMULATOR
+            unchanged = tree.caught_by(suite)
+            if unchanged:
+                raise BrokenError(f"the sources as they are fail {unchanged}")
+        supported = isas(tree) if any(m.isa for m in chosen) else []
         survivors = []
         print("mutant | caught by\n--- | ---", flush=True)
         for mutant in chosen:

@@ -1,4 +1,4 @@
-"""Faults that the tests must notice: each a small change to the text of the CPU path."""
+"""Faults in the CPU path that the tests must notice: each a small change to the text."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Mutant(NamedTuple):
     name: str
     edits: tuple[Edit, ...]
     isa: str = ""  # the one ISA whose code it changes
+    suite: str = "kernels"  # whose tests must notice it: of the CPU kernels, or of the emulator
+    quick: bool = False  # among those that `make test` tries
 
 
 def mutant(name: str, file: str, old: str, new: str, isa: str = "") -> Mutant:
@@ -369,4 +371,4 @@ FEW = (
     ),
 )
 
-MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN, *CUT, *FEW)
+CPU_MUTANTS = (*VISIBILITY, *ADDRESSES, *NUMBERS, *HIDDEN, *CUT, *FEW)
