@@ -59,7 +59,7 @@ def losing(results: Results) -> str:
     if not losing:
         return f"None of {len(found)} rows."
     rows = [(name, isa, f"{ratio:.2f}x") for ratio, name, isa in losing]
-    return f"{len(losing)} of {len(found)} rows:\n\n" + _table(("", "ISA", "ratio"), rows)
+    return f"{len(losing)} of {len(found)} rows:\n\n" + markdown_table(("", "ISA", "ratio"), rows)
 
 
 def memory(results: Results) -> str:
@@ -74,7 +74,7 @@ def memory(results: Results) -> str:
                 peaks = [row["peak_bytes"][n] / 2**20 for n in ("fused", "sdpa")] if row else []
                 texts.append(" / ".join(f"{peak:.1f}" for peak in peaks))
         rows.append((case, *texts))
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def scratch(results: Results) -> str:
@@ -89,7 +89,7 @@ def scratch(results: Results) -> str:
         for isa in _isas(results)
         for shape in chosen
     ]
-    return _table(("ISA", "call", *_HALVES), rows)
+    return markdown_table(("ISA", "call", *_HALVES), rows)
 
 
 def one_thread(results: Results) -> str:
@@ -110,7 +110,7 @@ def one_thread(results: Results) -> str:
         )
         for shape in shapes
     ]
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def pieces(results: Results) -> str:
@@ -128,7 +128,7 @@ def pieces(results: Results) -> str:
     rows = [
         (name, *(cell(_kernel(results, f"{isa}/kernel/{name}")) for isa in isas)) for name in names
     ]
-    return _table(("", *isas), rows)
+    return markdown_table(("", *isas), rows)
 
 
 def bf16_dot(results: Results) -> str:
@@ -136,7 +136,7 @@ def bf16_dot(results: Results) -> str:
     if not names:
         return "Not measured: this CPU has no avx512_bf16."
     rows = [(n.split("/")[1], f"{_kernel(results, n)['GFLOP/s']:.0f}") for n in names]
-    return _table(("", "GFLOP/s, one thread"), rows)
+    return markdown_table(("", "GFLOP/s, one thread"), rows)
 
 
 def scaling(results: Results) -> str:
@@ -154,7 +154,7 @@ def scaling(results: Results) -> str:
         for length in dict.fromkeys(r["length"] for r in rows)
     ]
     header = ("", *(f"{dtype} {p}, threads: {n}" for dtype, p, n in columns))
-    return _table(header, body)
+    return markdown_table(header, body)
 
 
 def others(results: Results) -> str:
@@ -171,7 +171,7 @@ def others(results: Results) -> str:
                 reasons.setdefault(row["absent"][name].split(":")[0], []).append(row["length"])
         why = "; ".join(f"{reason} (from S{min(at)})" for reason, at in reasons.items())
         lines.append((name, f"{len(ratios)} of {len(rows)}", span, why))
-    return _table(("", "measured", "ratio", "absent for"), lines)
+    return markdown_table(("", "measured", "ratio", "absent for"), lines)
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
@@ -202,7 +202,7 @@ def _ratio_table(rows: list[dict]) -> str:
         return f"{row['ratio']:.2f}x ({share:.2f})"
 
     body = [(case, *(cell(cells.get(key)) for key in keys)) for case, cells in _by_case(rows)]
-    return _table(("", *(" ".join(key) for key in keys)), body)
+    return markdown_table(("", *(" ".join(key) for key in keys)), body)
 
 
 def _by_case(rows: list[dict]) -> Iterable[tuple[str, dict]]:
@@ -222,7 +222,7 @@ def _kernel(results: Results, name: str) -> dict:
     return next(entry for entry in results.kernels["benchmarks"] if entry["name"] == name)
 
 
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     header = list(header)
     lines = ["| " + " | ".join(header) + " |", "|---|" + "---|" * (len(header) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

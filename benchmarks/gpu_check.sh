@@ -1,0 +1,79 @@
+#!/bin/sh
+# Builds the library on a machine with a GPU, runs the tests that need one, and compares with SDPA's
+# backends, in at most 8 minutes and without a network. Leaves gpu_check.json and gpu_check.md.
+#
+#   sh benchmarks/gpu_check.sh [--without-gpu]
+#
+# Needs python3 with torch, pytest, hypothesis and numpy; nvcc of torch's major CUDA release; cmake 3.28
+# or newer; ninja. --without-gpu does everything else where there is no GPU: builds, skips the tests,
+# and runs the comparison with tiny sizes on the CPU.
+#
+# PYTHON  the interpreter (python3)      OUT   where results go (out/gpu)
+# BUILD   the build folder (build/gpu)   JOBS  compilers at a time
+set -u
+cd "$(dirname "$0")/.." || exit 2
+python="${PYTHON:-python3}"
+out="${OUT:-out/gpu}"
+build="${BUILD:-build/gpu}"
+jobs="${JOBS:-$(nproc)}"
+device=cuda
+seconds=480
+if [ "${1:-}" = --without-gpu ]; then
+  device=cpu
+  seconds=3600 # there is no lease to keep to
+fi
+start=$(date +%s)
+left() { echo $((seconds - $(date +%s) + start)); }
+fail() {
+  echo "gpu_check: $1" >&2
+  exit 2
+}
+
+command -v "$python" > /dev/null || fail "needs $python"
+"$python" -c 'import hypothesis, numpy, pytest, torch' || fail "needs torch, pytest, hypothesis and numpy"
+PATH="$("$python" -c 'import sys; print(sys.prefix)')/bin:$PATH:/usr/local/cuda/bin"
+for tool in cmake ninja nvcc c++; do
+  command -v $tool > /dev/null || fail "needs $tool"
+done
+architectures=""
+if [ $device = cuda ]; then
+  architecture=$("$python" -c 'import torch; print("%d%d" % torch.cuda.get_device_capability(0))') ||
+    fail "there is no GPU that torch can use; --without-gpu does the rest"
+  # For this GPU alone it compiles in half the time.
+  architectures="-DCMAKE_CUDA_ARCHITECTURES=$architecture-real"
+fi
+mkdir -p "$out" || exit 2
+
+# Absolute, because a relative name would be taken as a program on the PATH.
+interpreter=$("$python" -c 'import sys; print(sys.executable)')
+# shellcheck disable=SC2086  # nothing where there is no GPU
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DUSE_CUDA=1 -DCMAKE_INSTALL_LIBDIR=lib \
+  -DPython_EXECUTABLE="$interpreter" $architectures > "$out/build.log" 2>&1 &&
+  timeout "$(left)" cmake --build "$build" --parallel "$jobs" --target fused_attention_library \
+    >> "$out/build.log" 2>&1 || {
+  tail -30 "$out/build.log"
+  fail "the build failed"
+}
+for component in library python; do
+  cmake --install "$build" --prefix python/fused_attention --component $component >> "$out/build.log" ||
+    fail "the installation failed"
+done
+export PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}"
+built=$(date +%s)
+echo "built in $((built - start)) s"
+
+# Half of what is left: the comparison needs its time, too.
+timeout $(($(left) / 2)) "$python" -m pytest -q -m gpu -rs --no-header -p no:cacheprovider \
+  --junitxml="$out/tests.xml" test/python
+tests=$?
+tested=$(date +%s)
+echo "tested in $((tested - built)) s"
+
+timeout "$(left)" "$python" benchmarks/bench_gpu.py --device $device --out "$out" \
+  --seconds $(($(left) - 45))
+compared=$?
+
+"$python" benchmarks/gpu_summary.py --out "$out" --build-seconds $((built - start)) \
+  --test-seconds $((tested - built)) --test-status $tests --bench-status $compared || exit 2
+echo "all in $(($(date +%s) - start)) s"
+[ $tests = 0 ] && [ $compared = 0 ]
