@@ -41,9 +41,15 @@ ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOp
   if (logsumexp.numel() == 0) {
     return result;
   }
+  const c10::Device device = tensors.query.device();
+  cuda::KeySplit split;
+  split.chunks = cuda::forward_chunks(problem, cuda::multiprocessors(device.index()));
+  const std::int64_t numbers = cuda::partial_numbers(problem.sizes, split.chunks);
+  const at::Tensor partials = at::empty({numbers}, logsumexp.options());
+  split.partials = partials.mutable_data_ptr();
   const bool found = cuda::forward(
       {.problem = problem, .output = to_operand(output), .logsumexp = logsumexp.mutable_data_ptr()},
-      current_stream(tensors.query.device()));
+      split, current_stream(device));
   TORCH_CHECK(found, "fused_attention::attention: expected a head dim D of at most ",
               cuda::kLargestHeadDim, " for half precision on CUDA, but got query of shape ",
               tensors.query.sizes());

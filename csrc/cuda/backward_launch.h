@@ -25,8 +25,7 @@ void start_in_slices(BackwardParams params, std::int64_t items, std::int64_t dim
 template <class C, class Launcher>
 void start_query_gradient(BackwardParams params, const Launcher& launcher) {
   const core::Sizes& sizes = params.call.problem.sizes;
-  const core::TileLimits limits{C::kRows, 1, std::numeric_limits<std::int64_t>::max(), C::kKeys};
-  params.rows = core::schedule_rows(sizes, limits, 1);
+  params.rows = schedule_blocks(sizes, C::kRows);
   const bool is_wanted = params.call.grad_query.data != nullptr;
   start_in_slices<C>(params, params.rows.heads * params.rows.blocks, is_wanted ? sizes.dim_qk : 1,
                      launcher);

@@ -3,8 +3,9 @@
 
 namespace fused_attention::cuda {
 
-bool forward_bfloat16(const core::ForwardProblem& call, CUstream_st* stream) {
-  return forward_half<BFloat16>(call, CudaLauncher{stream});
+bool forward_bfloat16(const core::ForwardProblem& call, const KeySplit& split,
+                      CUstream_st* stream) {
+  return forward_half<BFloat16>(call, split, CudaLauncher{stream});
 }
 
 }  // namespace fused_attention::cuda

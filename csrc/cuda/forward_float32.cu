@@ -3,8 +3,8 @@
 
 namespace fused_attention::cuda {
 
-void forward_float32(const core::ForwardProblem& call, CUstream_st* stream) {
-  forward_exact<float>(call, CudaLauncher{stream});
+void forward_float32(const core::ForwardProblem& call, const KeySplit& split, CUstream_st* stream) {
+  forward_exact<float>(call, split, CudaLauncher{stream});
 }
 
 }  // namespace fused_attention::cuda

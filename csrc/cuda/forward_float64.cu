@@ -3,8 +3,8 @@
 
 namespace fused_attention::cuda {
 
-void forward_float64(const core::ForwardProblem& call, CUstream_st* stream) {
-  forward_exact<double>(call, CudaLauncher{stream});
+void forward_float64(const core::ForwardProblem& call, const KeySplit& split, CUstream_st* stream) {
+  forward_exact<double>(call, split, CudaLauncher{stream});
 }
 
 }  // namespace fused_attention::cuda

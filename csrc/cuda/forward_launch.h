@@ -7,13 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "../core/problem.h"
 #include "../core/schedule.h"
 #include "kernels/forward.h"
 #include "kernels/forward_exact.h"
+#include "kernels/merge.h"
+#include "key_split.h"
 #include "launch.h"
 #include "tile_config.h"
 
@@ -59,33 +60,51 @@ inline bool is_plain(const ForwardParams& params) {
          params.scale_log2 > 0x1p-100F && params.scale_log2 < 0x1p100F;
 }
 
+/// Starts the kernel that merges the chunks of all rows, if there are any.
+template <class E, class Launcher>
+void start_merge(const ForwardParams& params, const Launcher& launcher) {
+  using C = MergeConfig<E>;
+  const core::Sizes& sizes = params.call.problem.sizes;
+  const std::int64_t rows = sizes.batch * sizes.heads_q * sizes.seq_q;
+  if (params.chunks == 1 || rows == 0) return;
+  launcher.template operator()<C>(
+      make_launch(core::ceil_div(rows, C::kTile.rows), C::kThreads, C::kSharedBytes), params);
+}
+
 /// Completes the parameters for one kernel and starts it through
 /// launcher.template operator()<Config>(launch, params); nothing if there are no rows.
 template <class C, class Launcher>
 void start_forward(ForwardParams params, const Launcher& launcher) {
-  constexpr auto tile = C::kTile;
   const core::Sizes& sizes = params.call.problem.sizes;
-  const core::TileLimits limits{tile.rows, 1, std::numeric_limits<std::int64_t>::max(), tile.keys};
-  params.rows = core::schedule_rows(sizes, limits, 1);
+  params.rows = schedule_blocks(sizes, C::kRows);
   params.value_slices = static_cast<int>(core::ceil_div(sizes.dim_v, C::kColumns));
-  const std::int64_t blocks = params.rows.heads * params.rows.blocks * params.value_slices;
+  const std::int64_t blocks =
+      params.rows.heads * params.rows.blocks * params.value_slices * params.chunks;
   if (blocks == 0) return;
   launcher.template operator()<C>(make_launch(blocks, C::kThreads, C::kSharedBytes), params);
 }
 
-/// A problem of 16-bit elements E. False if no kernel holds D.
-template <class E, class Launcher>
-bool forward_half(const core::ForwardProblem& call, const Launcher& launcher) {
-  const core::Sizes& sizes = call.problem.sizes;
+inline ForwardParams forward_params(const core::ForwardProblem& call, const KeySplit& split) {
   ForwardParams params;
   params.call = call;
+  params.chunks = split.chunks;
+  params.partials = split.partials;
+  return params;
+}
+
+/// A problem of 16-bit elements E. False if no kernel holds D.
+template <class E, class Launcher>
+bool forward_half(const core::ForwardProblem& call, const KeySplit& split,
+                  const Launcher& launcher) {
+  const core::Sizes& sizes = call.problem.sizes;
+  ForwardParams params = forward_params(call, split);
   params.scale = static_cast<float>(call.problem.scale);
   params.scale_log2 = static_cast<float>(call.problem.scale * 1.4426950408889634);
   params.query_in_chunks = is_in_chunks(call.problem.query, sizes.dim_qk, sizeof(E));
   params.key_in_chunks = is_in_chunks(call.problem.key, sizes.dim_qk, sizeof(E));
   params.value_in_chunks = is_in_chunks(call.problem.value, sizes.dim_v, sizeof(E));
   params.output_in_chunks = is_in_chunks(call.output, sizes.dim_v, sizeof(E));
-  if (is_plain(params)) {
+  if (is_plain(params) && params.chunks == 1) {
     const int index = find_tile(kPlainForwardTiles, sizes.dim_qk, sizes.dim_v);
     visit_index<std::size(kPlainForwardTiles)>(index, [&](auto constant) {
       start_forward<ForwardConfig<E, kPlainForwardTiles[constant], false>>(params, launcher);
@@ -95,6 +114,7 @@ bool forward_half(const core::ForwardProblem& call, const Launcher& launcher) {
   const int index = find_tile(kGeneralForwardTiles, sizes.dim_qk, sizes.dim_v);
   visit_index<std::size(kGeneralForwardTiles)>(index, [&](auto constant) {
     start_forward<ForwardConfig<E, kGeneralForwardTiles[constant], true>>(params, launcher);
+    start_merge<E>(params, launcher);
   });
   return index >= 0;
 }
@@ -110,15 +130,16 @@ constexpr const auto& exact_forward_tiles() {
 
 /// A problem of fp32 or fp64, of any D.
 template <class T, class Launcher>
-void forward_exact(const core::ForwardProblem& call, const Launcher& launcher) {
+void forward_exact(const core::ForwardProblem& call, const KeySplit& split,
+                   const Launcher& launcher) {
   constexpr const auto& tiles = exact_forward_tiles<T>();
-  ForwardParams params;
-  params.call = call;
+  const ForwardParams params = forward_params(call, split);
   constexpr int kTiles = static_cast<int>(std::size(tiles));
   int index = 0;
   while (index + 1 < kTiles && tiles[index].columns < call.problem.sizes.dim_v) ++index;
   visit_index<kTiles>(index, [&](auto constant) {
     start_forward<ExactForwardConfig<T, tiles[constant]>>(params, launcher);
+    start_merge<T>(params, launcher);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "../core/mask.h"
+#include "../core/schedule.h"
 
 namespace fused_attention::cuda {
 
@@ -16,6 +17,11 @@ constexpr std::int64_t kLargestHeadDim = 576;
 
 /// Room for one row's statistics between the backward kernels, in floats, or doubles for fp64.
 constexpr std::int64_t kStatisticsNumbers = 4;
+
+/// The rows of every (b, key-value head) pair in blocks of `block_rows`.
+inline core::RowSchedule schedule_blocks(const core::Sizes& sizes, std::int64_t block_rows) {
+  return core::schedule_rows(sizes, {.panel_rows = block_rows, .panels = 1}, /*floats_per_row=*/1);
+}
 
 struct Launch {
   std::int64_t grid_x = 0;

@@ -2,17 +2,17 @@
 
 namespace fused_attention::cuda {
 
-bool forward(const core::ForwardProblem& call, CUstream_st* stream) {
+bool forward(const core::ForwardProblem& call, const KeySplit& split, CUstream_st* stream) {
   switch (call.problem.dtype) {
     case core::DType::kBFloat16:
-      return forward_bfloat16(call, stream);
+      return forward_bfloat16(call, split, stream);
     case core::DType::kFloat16:
-      return forward_float16(call, stream);
+      return forward_float16(call, split, stream);
     case core::DType::kFloat32:
-      forward_float32(call, stream);
+      forward_float32(call, split, stream);
       return true;
     case core::DType::kFloat64:
-      forward_float64(call, stream);
+      forward_float64(call, split, stream);
       return true;
     case core::DType::kBool:
       break;

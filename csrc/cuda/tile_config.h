@@ -43,6 +43,19 @@ inline constexpr ForwardTile kGeneralForwardTiles[] = {
     {576, 256, 64, 32, 1, 1},  // 135 KB
 };
 
+/// Where rows are so few that all of a key-value head fit into one block, and blocks so few that
+/// most multiprocessors would have none, the keys are cut into chunks, each a block of the kernels
+/// for everything else.
+inline constexpr int kLeastTilesOfChunk = 4;  // so that merging costs little beside reading K and V
+
+/// Merges the chunks of a row.
+struct MergeTile {
+  int rows;         // of a block, each a warp's
+  int most_chunks;  // their weights lie in shared memory
+  int blocks_per_sm;
+};
+inline constexpr MergeTile kMergeTile = {4, 256, 4};
+
 /// Tiles of the backward kernels on tensor cores, for D and Dv up to `dim`. A warp has 16 rows of
 /// the block. Gradients of more than `columns` columns are cut into slices, each a block of its own
 /// that computes the scores and their gradients again.
@@ -90,7 +103,7 @@ struct ExactTile {
 /// Each thread has rows / 16 x keys / 16 scores and rows / 16 x columns / 16 sums in registers.
 inline constexpr ExactTile kFloatForwardTiles[] = {
     {64, 64, 64, 32, 2},   // 16 + 16; 54 KB
-    {128, 64, 64, 32, 2},  // 32 + 16; 70 KB
+    {128, 64, 32, 32, 2},  // 32 + 8, with 64 keys 32 + 16 and a spill; 40 KB
     {256, 64, 32, 32, 1},  // 64 + 8, more than the 128 registers of two blocks an SM; 57 KB
 };
 inline constexpr ExactTile kDoubleForwardTiles[] = {

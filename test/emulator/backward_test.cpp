@@ -142,13 +142,16 @@ TEST_P(BackwardContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSee
     const Case c = with_type({.name = "rows", .sizes = {1, 2, 1, 100, 100}, .causal = true});
     Call clean(c);
     Call poisoned(c);
+    const std::int64_t last = GetParam().dim - 1;
     (in_grad ? poisoned.grad : poisoned.q).set(0, 1, 40, 3, std::nan(""));
+    (in_grad ? poisoned.grad : poisoned.q).set(0, 1, 40, last, std::nan(""));
     run_both(clean);
     run_both(poisoned);
     for (std::int64_t j = 0; j < 100; ++j) {
       const bool seen = j <= 40;
       EXPECT_EQ(std::isnan(poisoned.dk.get(0, 0, j, 3)), seen) << j;
       EXPECT_EQ(std::isnan(poisoned.dv.get(0, 0, j, 3)), seen) << j;
+      EXPECT_EQ(std::isnan(poisoned.dv.get(0, 0, j, last)), seen) << j;
       if (!seen) {
         EXPECT_EQ(poisoned.dk.get(0, 0, j, 3), clean.dk.get(0, 0, j, 3)) << j;
         EXPECT_EQ(poisoned.dv.get(0, 0, j, 3), clean.dv.get(0, 0, j, 3)) << j;

@@ -29,6 +29,11 @@ class CaseMemory {
     memory.add_allocation(name, data, bytes);
     memory.allow(data, bytes, access);
   }
+  /// What one kernel leaves for the next.
+  void add_scratch(const char* name, void* data, std::size_t bytes) {
+    add_list(name, data, bytes, emulator::Access::kWrite);
+    memory.allow(data, bytes, emulator::Access::kRead);
+  }
   emulator::GlobalMemory memory;
 };
 
@@ -70,26 +75,33 @@ void expect_close(const char* name, const Tensor& got, const std::vector<Row>& w
 
 }  // namespace
 
-emulator::Report run_forward(Call& call, std::uint64_t seed) {
+emulator::Report run_forward(Call& call, std::uint64_t seed, int multiprocessors) {
   CaseMemory memory;
   memory.add_inputs(call);
   memory.add("output", call.out, emulator::Access::kWrite);
   memory.add_list("logsumexp", call.lse.data(), call.lse.size(), emulator::Access::kWrite);
+  const core::Problem& problem = call.forward.problem;
+  cuda::KeySplit split;
+  split.chunks = cuda::forward_chunks(problem, multiprocessors);
+  std::vector<double> partials(
+      static_cast<std::size_t>(cuda::partial_numbers(problem.sizes, split.chunks)), std::nan(""));
+  split.partials = partials.data();
+  memory.add_scratch("partials", split.partials, partials.size() * (call.is_double ? 8 : 4));
   emulator::Report report;
   const EmulatorLauncher launcher{memory.memory, report, seed};
   bool found = true;
-  switch (call.forward.problem.dtype) {
+  switch (problem.dtype) {
     case DType::kBFloat16:
-      found = cuda::forward_half<cuda::BFloat16>(call.forward, launcher);
+      found = cuda::forward_half<cuda::BFloat16>(call.forward, split, launcher);
       break;
     case DType::kFloat16:
-      found = cuda::forward_half<cuda::Float16>(call.forward, launcher);
+      found = cuda::forward_half<cuda::Float16>(call.forward, split, launcher);
       break;
     case DType::kFloat32:
-      cuda::forward_exact<float>(call.forward, launcher);
+      cuda::forward_exact<float>(call.forward, split, launcher);
       break;
     default:
-      cuda::forward_exact<double>(call.forward, launcher);
+      cuda::forward_exact<double>(call.forward, split, launcher);
   }
   EXPECT_TRUE(found) << "no kernel for this head dim";
   return report;
@@ -114,9 +126,7 @@ emulator::Report run_backward(Call& call, std::uint64_t seed) {
     memory.add_list("grad_logsumexp", call.grad_lse_float.data(), call.grad_lse_float.size() * 4,
                     emulator::Access::kRead);
   }
-  const std::size_t bytes = statistics.size() * (call.is_double ? 8 : 4);
-  memory.add_list("statistics", statistics.data(), bytes, emulator::Access::kWrite);
-  memory.memory.allow(statistics.data(), bytes, emulator::Access::kRead);
+  memory.add_scratch("statistics", statistics.data(), statistics.size() * (call.is_double ? 8 : 4));
   emulator::Report report;
   const EmulatorLauncher launcher{memory.memory, report, seed};
   bool found = true;

@@ -25,8 +25,9 @@ inline std::string name_of(DType dtype) {
   }
 }
 
-/// Runs the forward kernel of a case. Only the elements of its tensors may be touched.
-emulator::Report run_forward(Call& call, std::uint64_t seed = 0);
+/// Runs the forward kernels of a case, as on a device with so many multiprocessors. Only the
+/// elements of its tensors may be touched.
+emulator::Report run_forward(Call& call, std::uint64_t seed = 0, int multiprocessors = 1);
 
 /// Runs the backward kernels of a case whose forward pass has run.
 emulator::Report run_backward(Call& call, std::uint64_t seed = 0);

@@ -28,17 +28,19 @@ FUSED_ATTENTION_DEVICE std::int64_t linear_block_index() {
   return block_index_y() * grid_size_x() + block_index_x();
 }
 
-/// Which rows or keys a block computes, and which columns of their sums, where those are cut into
-/// slices.
+/// Which rows or keys a block computes, which columns of their sums where those are cut into
+/// slices, and which of the keys where those are cut into chunks.
 struct BlockIndex {
   std::int64_t item;
   int slice;
+  int chunk;
 };
 
-FUSED_ATTENTION_DEVICE BlockIndex block_index(int slices) {
+FUSED_ATTENTION_DEVICE BlockIndex block_index(int slices, int chunks = 1) {
   const std::int64_t linear = linear_block_index();
-  const std::int64_t item = slices == 1 ? linear : linear / slices;
-  return {item, static_cast<int>(linear - item * slices)};
+  const std::int64_t part = slices == 1 ? linear : linear / slices;
+  const std::int64_t item = chunks == 1 ? part : part / chunks;
+  return {item, static_cast<int>(linear - part * slices), static_cast<int>(part - item * chunks)};
 }
 
 /// The keys that a block's rows see through the band. Lengths are below 2^29 (the host checks), so
@@ -85,6 +87,23 @@ FUSED_ATTENTION_DEVICE BlockKeys block_keys(const core::Problem& problem, const 
           bounded_key(every.begin), bounded_key(every.end)};
 }
 
+/// The tiles of chunk `index` of `count` nearly equal ones.
+struct KeyChunk {
+  int index = 0;
+  int count = 1;
+};
+
+FUSED_ATTENTION_DEVICE BlockKeys keys_of_chunk(const BlockKeys& keys, KeyChunk chunk,
+                                               int tile_keys) {
+  if (chunk.count == 1) return keys;
+  const std::int64_t tiles = core::ceil_div(keys.end - keys.begin, tile_keys);
+  const auto first_of = [&](int index) {
+    return keys.begin + static_cast<int>(tiles * index / chunk.count) * tile_keys;
+  };
+  const int end = first_of(chunk.index + 1);
+  return {first_of(chunk.index), end < keys.end ? end : keys.end, keys.full_begin, keys.full_end};
+}
+
 FUSED_ATTENTION_DEVICE BlockBand block_band(const core::Problem& problem, const BlockRows& rows) {
   return {bounded_key(rows.first_position + problem.band.lower),
           bounded_key(rows.first_position + problem.band.upper)};
@@ -106,7 +125,7 @@ struct BlockTable {
   /// causal mask; they go first, so that the last blocks to finish are short. Ends with a barrier.
   FUSED_ATTENTION_DEVICE BlockRows fill(const core::Problem& problem,
                                         const core::RowSchedule& schedule, std::int64_t index,
-                                        int first_value) const {
+                                        int first_value, KeyChunk chunk = {}) const {
     const core::Sizes& sizes = problem.sizes;
     const std::int64_t pair = index / schedule.blocks;
     const std::int64_t from_last = index - pair * schedule.blocks;
@@ -138,7 +157,8 @@ struct BlockTable {
       store_shared(base + 32, rows.first_value);
     }
     if (thread_index() == kWarp) {
-      store_shared(base + kKeysOffset, block_keys(problem, rows, kKeys));
+      const BlockKeys keys = block_keys(problem, rows, kKeys);
+      store_shared(base + kKeysOffset, keys_of_chunk(keys, chunk, kKeys));
       store_shared(base + kBandOffset, block_band(problem, rows));
     }
     store_shared(flag(), 0);

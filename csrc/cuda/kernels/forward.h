@@ -61,7 +61,7 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
   constexpr bool kOneStage = C::kTile.stages == 1;
   static_assert(kOneStage || C::kTile.stages == 2);
   const core::Problem& problem = params.call.problem;
-  const BlockIndex index = block_index(params.value_slices);
+  const BlockIndex index = block_index(params.value_slices, C::kGeneral ? params.chunks : 1);
   if (index.item >= params.rows.heads * params.rows.blocks) return;
   const int first_value = index.slice * C::kColumns;
   const int dim_qk = static_cast<int>(problem.sizes.dim_qk);
@@ -80,7 +80,9 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
       C::kGeneral ? shared_region(C::kMaskOffset, C::Mask::kBytes, "mask") : table.base};
   const WarpRows<Table> warp_rows{table, thread_index() / kWarp * C::kWarpRows};
 
-  const BlockRows rows = table.fill(problem, params.rows, index.item, first_value);
+  const BlockRows rows =
+      table.fill(problem, params.rows, index.item, first_value,
+                 C::kGeneral ? KeyChunk{index.chunk, params.chunks} : KeyChunk());
   const BlockKeys keys = table.keys();
   using Lane = CopyLane<C::kThreads>;
   const auto reader = [&](const core::ConstOperand& x, int first_column, int dim, bool in_chunks) {
@@ -178,7 +180,11 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
     add_non_finite_values<E, C>(problem, warp_rows, output);
   }
   if constexpr (C::kGeneral) {
-    write_forward<C>(params, warp_rows, NaturalExponent{}, softmax, output);
+    if (params.chunks > 1) {
+      write_partials<C>(params, warp_rows, softmax, output);
+    } else {
+      write_forward<C>(params, warp_rows, NaturalExponent{}, softmax, output);
+    }
   } else {
     write_forward<C>(params, warp_rows, ScaledExponent{params.scale_log2}, softmax, output);
   }

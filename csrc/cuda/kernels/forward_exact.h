@@ -5,6 +5,7 @@
 
 #include "exact_scores.h"
 #include "params.h"
+#include "partials.h"
 
 namespace fused_attention::cuda {
 
@@ -57,18 +58,44 @@ FUSED_ATTENTION_DEVICE void write_exact_forward(const ForwardParams& params,
                    BlockTarget<typename C::Table>{table, to});
 }
 
+/// The same for a chunk of the keys.
+template <class C, class T>
+FUSED_ATTENTION_DEVICE void write_exact_partials(const ForwardParams& params,
+                                                 const typename C::Table& table,
+                                                 const T (&max)[C::Tiles::kR],
+                                                 const T (&sum)[C::Tiles::kR],
+                                                 const T (&output)[C::Tiles::kR][C::Tiles::kC]) {
+  const core::Sizes& sizes = params.call.problem.sizes;
+  const int chunk = block_index(params.value_slices, params.chunks).chunk;
+  const BlockRows rows = table.rows();
+  FUSED_ATTENTION_UNROLL
+  for (int r = 0; r < C::Tiles::kR; ++r) {
+    const T total = sum_of_exact_row(sum[r]);
+    const int row = exact_row<C::Tiles::kR>(r);
+    if (row >= rows.count) continue;
+    const auto to = partial_of<T>(params, row_index(sizes, rows, table.place(row)), chunk);
+    if (rows.first_value == 0 && exact_lane() == 0) to.store_softmax(max[r], total);
+    FUSED_ATTENTION_UNROLL
+    for (int c = 0; c < C::Tiles::kC; ++c) {
+      const int column = rows.first_value + exact_column<T>(c);
+      if (column < sizes.dim_v) store_global(to.sums + column, output[r][c]);
+    }
+  }
+}
+
 template <class C>
 FUSED_ATTENTION_DEVICE void exact_forward_body(const ForwardParams& params) {
   using T = typename C::Element;
   using Tiles = typename C::Tiles;
   const core::Problem& problem = params.call.problem;
-  const BlockIndex index = block_index(params.value_slices);
+  const BlockIndex index = block_index(params.value_slices, params.chunks);
   if (index.item >= params.rows.heads * params.rows.blocks) return;
   const int first_value = index.slice * C::kColumns;
   const int dim_v = static_cast<int>(problem.sizes.dim_v);
 
   const typename C::Table table{shared_region(C::kTableOffset, C::Table::kBytes, "table")};
-  const BlockRows rows = table.fill(problem, params.rows, index.item, first_value);
+  const BlockRows rows =
+      table.fill(problem, params.rows, index.item, first_value, {index.chunk, params.chunks});
   const BlockKeys keys = table.keys();
   const ExactRowBlock<C> block{problem, table, rows, Tiles()};
 
@@ -94,7 +121,11 @@ FUSED_ATTENTION_DEVICE void exact_forward_body(const ForwardParams& params) {
         block.tiles, some_hidden,
         [&](int key) { return block.key(problem.value, tile + key, first_value, dim_v); }, output);
   }
-  write_exact_forward<C>(params, table, max, sum, output);
+  if (params.chunks > 1) {
+    write_exact_partials<C>(params, table, max, sum, output);
+  } else {
+    write_exact_forward<C>(params, table, max, sum, output);
+  }
 }
 
 }  // namespace fused_attention::cuda

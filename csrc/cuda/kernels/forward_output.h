@@ -3,6 +3,7 @@
 
 #include "copy.h"
 #include "params.h"
+#include "partials.h"
 #include "softmax.h"
 
 namespace fused_attention::cuda {
@@ -99,6 +100,38 @@ FUSED_ATTENTION_DEVICE void write_forward(const ForwardParams& params, const Row
       output, factor, tile, warp_rows.first_row, to, rows.first_value,
       static_cast<int>(sizes.dim_v) - rows.first_value, params.output_in_chunks,
       BlockTarget<typename C::Table>{warp_rows.table, to});
+}
+
+/// The same for a chunk of the keys, of complete scores.
+template <class C, class Rows>
+FUSED_ATTENTION_DEVICE void write_partials(const ForwardParams& params, const Rows& warp_rows,
+                                           const RunningSoftmax<C::kM>& softmax,
+                                           const Accumulator<C::kM, C::kOutputN>& output) {
+  const core::Sizes& sizes = params.call.problem.sizes;
+  const int chunk = block_index(params.value_slices, params.chunks).chunk;
+  const BlockRows rows = warp_rows.table.rows();
+  const int column = rows.first_value + fragment_column();
+  FUSED_ATTENTION_UNROLL
+  for (int m = 0; m < C::kM; ++m) {
+    FUSED_ATTENTION_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float sum = sum_of_row(softmax.sum[m][half]);
+      const int row = warp_rows.row(m, half);
+      if (row >= rows.count) continue;
+      const auto to =
+          partial_of<float>(params, row_index(sizes, rows, warp_rows.table.place(row)), chunk);
+      if (column == 0) to.store_softmax(softmax.max[m][half], sum);
+      FUSED_ATTENTION_UNROLL
+      for (int n = 0; n < C::kOutputN; ++n) {
+        FUSED_ATTENTION_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          if (column + n * 8 + i < sizes.dim_v) {
+            store_global(to.sums + (column + n * 8 + i), output.value[m][n][half * 2 + i]);
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace fused_attention::cuda

@@ -11,9 +11,11 @@ namespace fused_attention::cuda {
 struct ForwardParams {
   core::ForwardProblem call;
   core::RowSchedule rows;
-  int value_slices = 1;         // blocks that share the columns of V
-  float scale = 1;              // of the scores
-  float scale_log2 = 1;         // scale * log2(e)
+  int value_slices = 1;      // blocks that share the columns of V
+  int chunks = 1;            // blocks that share the keys, and leave it to a kernel to merge them
+  void* partials = nullptr;  // room for what they leave: see partials.h
+  float scale = 1;           // of the scores
+  float scale_log2 = 1;      // scale * log2(e)
   bool query_in_chunks = true;  // rows of 16-byte chunks: see is_chunked
   bool key_in_chunks = true;
   bool value_in_chunks = true;

@@ -27,7 +27,7 @@ enum class MaskKind {
 struct Case {
   std::string name;
   DType dtype = DType::kFloat32;
-  core::Sizes sizes;
+  core::Sizes sizes = {};
   bool causal = false;
   std::int64_t offset = 0;
   std::int64_t left = -1;

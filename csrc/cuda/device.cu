@@ -1,0 +1,22 @@
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "run.h"
+
+namespace fused_attention::cuda {
+
+int multiprocessors(int device) {
+  int count = 0;
+  const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) {
+    throw std::runtime_error(
+        std::string("fused_attention::attention: asking for a CUDA device's multiprocessors "
+                    "failed: ") +
+        cudaGetErrorString(error));
+  }
+  return count;
+}
+
+}  // namespace fused_attention::cuda
