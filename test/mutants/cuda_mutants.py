@@ -17,6 +17,11 @@ DENSE_MASK = KERNELS + "dense_mask.h"
 KEY_BLOCK = KERNELS + "key_block.h"
 QUERY_GRADIENT = KERNELS + "backward_query.h"
 KEY_GRADIENT = KERNELS + "backward_key.h"
+EXACT_PRODUCT = KERNELS + "exact_product.h"
+EXACT_BACKWARD = KERNELS + "exact_backward.h"
+EXACT_QUERY_GRADIENT = KERNELS + "backward_exact_query.h"
+EXACT_KEY_GRADIENT = KERNELS + "backward_exact_key.h"
+MERGE = KERNELS + "merge.h"
 LAUNCH = "csrc/cuda/forward_launch.h"
 
 
@@ -363,4 +368,80 @@ NUMBERS = (
     ),
 )
 
-CUDA_MUTANTS = (*ORDER, *ADDRESSES, *NUMBERS)
+# Kernels without tensor cores, slices of columns, chunks of keys.
+OTHERS = (
+    fault(
+        "exact product uses a chunk of columns before the other threads have loaded it",
+        EXACT_PRODUCT,
+        "block_sync();\n    multiply_exact_rows(",
+        "multiply_exact_rows(",
+    ),
+    fault(
+        "exact dK and dV overwrite a tile's statistics while others use them",
+        EXACT_KEY_GRADIENT,
+        "block_sync();\n    x.load_rows(first);",
+        "x.load_rows(first);",
+    ),
+    fault(
+        "exact dK overwrites the weights of dV while others use them",
+        EXACT_KEY_GRADIENT,
+        "if (C::kWantsValue) block_sync();",
+        "if (false && C::kWantsValue) block_sync();",
+    ),
+    fault(
+        "exact dK and dV see one key too many",
+        EXACT_KEY_GRADIENT,
+        "key <= position + upper;",
+        "key <= position + upper + 1;",
+    ),
+    fault(
+        "NaN meets the gradient of a hidden score",
+        EXACT_BACKWARD,
+        "? -T(0) : gradient",
+        "? T(0) : gradient",
+    ),
+    fault(
+        "NaN meets the weight of a hidden score",
+        EXACT_BACKWARD,
+        "? -T(0) : weight",
+        "? T(0) : weight",
+    ),
+    fault(
+        "exact dQ does not refine a coarse LSE",
+        EXACT_QUERY_GRADIENT,
+        "if (core::logsumexp_is_coarse(load_global",
+        "if (false && core::logsumexp_is_coarse(load_global",
+    ),
+    fault(
+        "every slice of a gradient is the first",
+        TILE,
+        "return {base + column / kPanelColumns * kPanelBytes};",
+        "return {base + 0 * column};",
+    ),
+    fault(
+        "every slice of dQ writes the statistics",
+        QUERY_GRADIENT,
+        "if (first_column == 0) {",
+        "if (first_column >= 0) {",
+    ),
+    fault(
+        "chunks of keys overlap",
+        BLOCK,
+        "const int end = first_of(chunk.index + 1);",
+        "const int end = first_of(chunk.index + 1) + tile_keys;",
+    ),
+    fault(
+        "merge uses weights before the other lanes have stored them",
+        MERGE,
+        "warp_sync();",
+        "",
+    ),
+    fault(
+        "merge adds the sums of chunks with different maxima",
+        MERGE,
+        "fused_multiply_add(weight, softmax.value[1], total)",
+        "softmax.value[1] + total",
+    ),
+)
+
+CUDA_MUTANTS = (*ORDER, *ADDRESSES, *NUMBERS, *OTHERS)
