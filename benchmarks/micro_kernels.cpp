@@ -155,9 +155,10 @@ void pack() {
   PackedTile<float> tile;
   (by_key ? tile.by_key : tile.by_dim) = by_key ? m.by_key : m.by_dim;
   NonFinite non_finite;
-  pack_tile<float, kWideBroadcast>(dtype, stored<dtype>(m, unknown(dim)), 0, 0, 0,
-                                   unknown(kTileKeys), unknown(dim), m.buffer, tile,
-                                   by_key ? nullptr : &non_finite);
+  const core::ConstOperand x = stored<dtype>(m, unknown(dim));
+  pack_tile<float, kWideBroadcast>(
+      {dtype, x.data, 0, x.stride_s, x.stride_d, unknown(kTileKeys), unknown(dim)}, m.buffer, tile,
+      by_key ? nullptr : &non_finite);
   memory();
 }
 

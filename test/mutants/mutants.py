@@ -345,8 +345,8 @@ FEW = (
     mutant(
         "few rows: the last row of an odd number has no output",
         FEW_ROWS,
-        "if (count > 0) {",
-        "if (count > 2) {",
+        "if (left > 0) accumulate_columns",
+        "if (left > 2) accumulate_columns",
     ),
     Mutant(
         "few rows: dims past the last count",

@@ -61,30 +61,27 @@ FUSED_ATTENTION_INLINE void with_tile(const core::Problem& problem, const core::
                                       const F& f) {
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
-  const int dim_qk = static_cast<int>(problem.sizes.dim_qk);
-  const int dim_v = static_cast<int>(problem.sizes.dim_v);
+  const core::Sizes& sizes = problem.sizes;
+  const TileSource k = tile_source(problem, problem.key, sizes.dim_qk, block, first, count);
+  const TileSource v = tile_source(problem, problem.value, sizes.dim_v, block, first, count);
   const TileForm form = tile_form<C>(block.count);
-  if (form == TileForm::kPacked) {
-    pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count, dim_qk,
-                    scratch.rows, scratch.keys, nullptr);
-    pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count, dim_v,
-                    scratch.rows, scratch.values, nullptr);
-    f(factors_by_key<T, M>(scratch.keys, dim_qk), factors_by_dim<T, M>(scratch.keys),
-      factors_by_key<T, M>(scratch.values, dim_v));
-    return;
-  }
-  const RowAccess access = row_access<C>(form);
-  const RowTile<T> keys = read_rows(problem.dtype, problem.key, block.batch, block.head_kv, first,
-                                    count, dim_qk, access, scratch.keys.by_key);
+  const RowAccess access = row_access<C>(block.count);
   NonFinite ignored;
-  const RowTile<T> summed_keys =
-      without_non_finite(keys, count, dim_qk, access, scratch.keys.by_dim, &ignored);
-  const RowTile<T> values = read_rows(problem.dtype, problem.value, block.batch, block.head_kv,
-                                      first, count, dim_v, access, scratch.values.by_key);
-  if (form == TileForm::kRows) {
-    f(factors_by_key<T, M>(keys), factors_by_dim<T, M>(summed_keys), factors_by_key<T, M>(values));
+  if (form == TileForm::kPacked) {
+    pack_tile<T, M>(k, scratch.rows, scratch.keys, nullptr);
+    pack_tile<T, M>(v, scratch.rows, scratch.values, nullptr);
+    f(factors_by_key<T, M>(scratch.keys, k.dim), factors_by_dim<T, M>(scratch.keys),
+      factors_by_key<T, M>(scratch.values, v.dim));
+  } else if (form == TileForm::kRows) {
+    const RowTile<T> keys = read_rows(k, access, scratch.keys.by_key);
+    f(factors_by_key<T, M>(keys),
+      factors_by_dim<T, M>(
+          without_non_finite(keys, count, k.dim, access, scratch.keys.by_dim, &ignored)),
+      factors_by_key<T, M>(read_rows(v, access, scratch.values.by_key)));
   } else if constexpr (C::kVectors == 1) {
-    f(keys, summed_keys, values);
+    const StoredTile<T> keys = stored_rows(k, access, scratch.keys.by_key);
+    f(keys, without_non_finite(keys, count, k.dim, access, scratch.keys.by_dim, &ignored),
+      stored_rows(v, access, scratch.values.by_key));
   }
 }
 

@@ -214,9 +214,8 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Ti
     const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
     const TileSpan span = span_of<C>(problem, *panel.rows, first, count);
     if (span.begin >= span.end) continue;
-    const RowTile<T> keys =
-        read_rows(problem.dtype, problem.key, block.batch, block.head_kv, first, count,
-                  static_cast<int>(sizes.dim_qk), row_access<C>(form), scratch.keys.by_key);
+    const TileSource source = tile_source(problem, problem.key, sizes.dim_qk, block, first, count);
+    const RowAccess access = row_access<C>(block.count);
     const auto add_keys = [&](const auto& tile) {
       if (!score_tile<C>(problem, *panel.rows, first, span, tile, panel.queries_by_dim,
                          scratch.mask, scratch.weights)) {
@@ -225,9 +224,9 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Ti
       softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
     };
     if (form != TileForm::kFewRows) {
-      add_keys(factors_by_key<T, M>(keys));
+      add_keys(factors_by_key<T, M>(read_rows(source, access, scratch.keys.by_key)));
     } else if constexpr (C::kVectors == 1) {
-      add_keys(keys);
+      add_keys(stored_rows(source, access, scratch.keys.by_key));
     }
   }
   for (int lane = 0; lane < panel.rows->count; ++lane) {

@@ -47,11 +47,11 @@ FUSED_ATTENTION_INLINE void store_sums(const Vec<double>* x, double* to, int str
   for (int i = 0; i < 4; ++i) to[i * stride] = sum_lanes<double>(x[i]);
 }
 
-/// scores[j][r] = sum over d of tile[j][d] * rows[r][d] for `keys` keys and R rows; `width` is the
+/// scores[j][r] = sum over d of keys[j][d] * rows[r][d] for `keys` keys and R rows; `width` is the
 /// distance between the scores of two keys.
-template <class T, int R, int kKeys>
-FUSED_ATTENTION_INLINE void dot_keys(RowTile<T> tile, int vectors, const T* rows, std::int64_t ld,
-                                     T* scores, int width) {
+template <class T, int R, int kKeys, class S>
+FUSED_ATTENTION_INLINE void dot_keys(const S* keys, std::int64_t ld_keys, int vectors,
+                                     const T* rows, std::int64_t ld, T* scores, int width) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[R][kKeys];
 #pragma GCC unroll 16
@@ -65,7 +65,7 @@ FUSED_ATTENTION_INLINE void dot_keys(RowTile<T> tile, int vectors, const T* rows
     for (int r = 0; r < R; ++r) row[r] = load(rows + r * ld + v * L);
 #pragma GCC unroll 16
     for (int j = 0; j < kKeys; ++j) {
-      const Vec<T> key = load(tile.data + j * tile.ld + v * L);
+      const Vec<T> key = load(keys + j * ld_keys + v * L);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) sum[r][j] += key * row[r];
     }
@@ -83,45 +83,49 @@ FUSED_ATTENTION_INLINE void dot_keys(RowTile<T> tile, int vectors, const T* rows
 
 /// The same for the keys of a span and any number of rows: two at a time, 8 accumulators.
 template <class C>
-void dot_rows(TileSpan span, RowTile<typename C::Scalar> tile, std::int64_t dim, int count,
+void dot_rows(TileSpan span, StoredTile<typename C::Scalar> tile, std::int64_t dim, int count,
               const typename C::Scalar* rows, typename C::Scalar* scores) {
   using T = typename C::Scalar;
   const std::int64_t ld = vector_length<T>(dim);
   const int vectors = static_cast<int>(ld) / kLanes<T>;
-  const auto dot = [&]<int R>(std::integral_constant<int, R>, int first) {
-    constexpr int kKeys = 8 / R;
-    const auto at = [&](int j) { return RowTile<T>{tile.data + j * tile.ld, tile.ld}; };
-    int j = span.begin;
-    for (; j + kKeys <= span.end; j += kKeys) {
-      dot_keys<T, R, kKeys>(at(j), vectors, rows + first * ld, ld, scores + j * C::kRows + first,
-                            C::kRows);
-    }
-    for (; j < span.end; ++j) {
-      dot_keys<T, R, 1>(at(j), vectors, rows + first * ld, ld, scores + j * C::kRows + first,
-                        C::kRows);
-    }
-  };
-  int first = 0;
-  for (; first + 2 <= count; first += 2) dot(std::integral_constant<int, 2>{}, first);
-  if (first < count) dot(std::integral_constant<int, 1>{}, first);
+  visit_stored(tile, [&](const auto* keys) {
+    const auto dot = [&]<int R>(std::integral_constant<int, R>, int first) {
+      constexpr int kKeys = 8 / R;
+      T* to = scores + first;
+      int j = span.begin;
+      for (; j + kKeys <= span.end; j += kKeys) {
+        dot_keys<T, R, kKeys>(keys + j * tile.ld, tile.ld, vectors, rows + first * ld, ld,
+                              to + j * C::kRows, C::kRows);
+      }
+      for (; j < span.end; ++j) {
+        dot_keys<T, R, 1>(keys + j * tile.ld, tile.ld, vectors, rows + first * ld, ld,
+                          to + j * C::kRows, C::kRows);
+      }
+    };
+    int first = 0;
+    for (; first + 2 <= count; first += 2) dot(std::integral_constant<int, 2>{}, first);
+    if (first < count) dot(std::integral_constant<int, 1>{}, first);
+  });
 }
 
 /// sums[r][0 .. dim) += sum over the keys of a span of weights[j][r] * tile[j][0 .. dim).
 template <class C>
-void accumulate_rows(TileSpan span, RowTile<typename C::Scalar> tile, std::int64_t dim, int count,
-                     const typename C::Scalar* weights, typename C::Scalar* sums) {
+void accumulate_rows(TileSpan span, StoredTile<typename C::Scalar> tile, std::int64_t dim,
+                     int count, const typename C::Scalar* weights, typename C::Scalar* sums) {
   using T = typename C::Scalar;
   const std::int64_t ld = vector_length<T>(dim);
   const int vectors = static_cast<int>(ld) / kLanes<T>;
   const int keys = span.end - span.begin;
-  const T* first_key = tile.data + span.begin * tile.ld;
-  Factors<T> factors{weights + span.begin * C::kRows, 0, C::kRows, 1};
-  for (; count >= 2; count -= 2, factors.data += 2, sums += 2 * ld) {
-    accumulate_columns<T, 2, 4>(keys, vectors, factors, first_key, tile.ld, sums, ld);
-  }
-  if (count > 0) {
-    accumulate_columns<T, 1, 8>(keys, vectors, factors, first_key, tile.ld, sums, ld);
-  }
+  visit_stored(tile, [&](const auto* values) {
+    values += span.begin * tile.ld;
+    Factors<T> factors{weights + span.begin * C::kRows, 0, C::kRows, 1};
+    T* to = sums;
+    int left = count;
+    for (; left >= 2; left -= 2, factors.data += 2, to += 2 * ld) {
+      accumulate_columns<T, 2, 4>(keys, vectors, factors, values, tile.ld, to, ld);
+    }
+    if (left > 0) accumulate_columns<T, 1, 8>(keys, vectors, factors, values, tile.ld, to, ld);
+  });
 }
 
 /// sums[r][0 .. dim) *= alpha[r].

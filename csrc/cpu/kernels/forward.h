@@ -64,8 +64,6 @@ FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const co
   using T = typename C::Scalar;
   constexpr int M = C::kBroadcast;
   const core::Sizes& sizes = problem.sizes;
-  const int dim_qk = static_cast<int>(sizes.dim_qk);
-  const int dim_v = static_cast<int>(sizes.dim_v);
   // Inlined for each form, so that the strides of a packed tile are constants in the products.
   const auto multiply = [&](const auto& keys, const auto& values) FUSED_ATTENTION_LAMBDA {
     const auto add_panel = [&](auto config, std::int64_t index,
@@ -78,26 +76,25 @@ FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const co
     };
     for_each_panel<C>(block.count, add_panel);
   };
+  const TileSource keys = tile_source(problem, problem.key, sizes.dim_qk, block, first, count);
+  const TileSource values = tile_source(problem, problem.value, sizes.dim_v, block, first, count);
+  T* key_buffer = scratch.keys.by_key;
+  T* value_buffer = scratch.values.by_dim;
   const TileForm form = tile_form<C>(block.count);
+  const RowAccess access = row_access<C>(block.count);
   if (form == TileForm::kPacked) {
-    pack_tile<T, M>(problem.dtype, problem.key, block.batch, block.head_kv, first, count, dim_qk,
-                    scratch.rows, scratch.keys, nullptr);
-    pack_tile<T, M>(problem.dtype, problem.value, block.batch, block.head_kv, first, count, dim_v,
-                    scratch.rows, scratch.values, &scratch.non_finite);
-    multiply(factors_by_key<T, M>(scratch.keys, dim_qk), factors_by_dim<T, M>(scratch.values));
-    return;
-  }
-  const RowAccess access = row_access<C>(form);
-  const RowTile<T> keys = read_rows(problem.dtype, problem.key, block.batch, block.head_kv, first,
-                                    count, dim_qk, access, scratch.keys.by_key);
-  const RowTile<T> values =
-      without_non_finite(read_rows(problem.dtype, problem.value, block.batch, block.head_kv, first,
-                                   count, dim_v, access, scratch.values.by_dim),
-                         count, dim_v, access, scratch.values.by_dim, &scratch.non_finite);
-  if (form == TileForm::kRows) {
-    multiply(factors_by_key<T, M>(keys), factors_by_dim<T, M>(values));
+    pack_tile<T, M>(keys, scratch.rows, scratch.keys, nullptr);
+    pack_tile<T, M>(values, scratch.rows, scratch.values, &scratch.non_finite);
+    multiply(factors_by_key<T, M>(scratch.keys, keys.dim), factors_by_dim<T, M>(scratch.values));
+  } else if (form == TileForm::kRows) {
+    multiply(factors_by_key<T, M>(read_rows(keys, access, key_buffer)),
+             factors_by_dim<T, M>(without_non_finite(read_rows(values, access, value_buffer), count,
+                                                     values.dim, access, value_buffer,
+                                                     &scratch.non_finite)));
   } else if constexpr (C::kVectors == 1) {
-    multiply(keys, values);
+    multiply(stored_rows(keys, access, key_buffer),
+             without_non_finite(stored_rows(values, access, value_buffer), count, values.dim,
+                                access, value_buffer, &scratch.non_finite));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "convert.h"
 #include "simd.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
@@ -20,9 +21,10 @@ struct Factors {
 };
 
 /// C(m, :) = [C(m, :) [* scale]] + sum over k of A(k, m) * B(k, :), for 0 <= m < M, 0 <= k < depth,
-/// with A of one group, B(k, :) = b[k * ldb ...] and C(m, :) = c[m * ldc ...] of NV vectors.
-template <class T, int M, int NV, Into into>
-FUSED_ATTENTION_INLINE void multiply_block(int depth, Factors<T> a, const T* b, std::int64_t ldb,
+/// with A of one group, B(k, :) = b[k * ldb ...] and C(m, :) = c[m * ldc ...] of NV vectors. B may
+/// be stored in half precision.
+template <class T, int M, int NV, Into into, class B>
+FUSED_ATTENTION_INLINE void multiply_block(int depth, Factors<T> a, const B* b, std::int64_t ldb,
                                            T* c, std::int64_t ldc, const T* scale = nullptr) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[M][NV];
@@ -71,8 +73,8 @@ FUSED_ATTENTION_INLINE void multiply_groups(int groups, int depth, Factors<T> a,
 }
 
 /// C(m, 0 .. vectors) += sum over k of A(k, m) B(k, :): the columns in blocks of NV vectors.
-template <class T, int M, int NV>
-FUSED_ATTENTION_INLINE void accumulate_columns(int depth, int vectors, Factors<T> a, const T* b,
+template <class T, int M, int NV, class B>
+FUSED_ATTENTION_INLINE void accumulate_columns(int depth, int vectors, Factors<T> a, const B* b,
                                                std::int64_t ldb, T* c, std::int64_t ldc) {
   constexpr int L = kLanes<T>;
   int v = 0;

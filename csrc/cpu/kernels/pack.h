@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "../../core/schedule.h"
 #include "convert.h"
 #include "gemm.h"
 #include "simd.h"
@@ -133,12 +134,31 @@ void remove_non_finite(int count, int dim, T* by_dim, NonFinite* non_finite) {
   }
 }
 
-/// Packs keys first <= j < first + count of head (b, h). `buffer`: M * padded_length(dim) elements.
+/// Where a tile of K or V is stored: `count` rows of `dim` elements.
+struct TileSource {
+  core::DType dtype;
+  const void* data;
+  std::int64_t begin;     // the first element
+  std::int64_t stride_s;  // from row to row
+  std::int64_t stride_d;  // from element to element
+  int count;
+  int dim;
+};
+
+/// The keys first <= j < first + count that `block` meets in `x`, which is K or V.
+FUSED_ATTENTION_INLINE TileSource tile_source(const core::Problem& problem,
+                                              const core::ConstOperand& x, std::int64_t dim,
+                                              const core::RowBlock& block, std::int64_t first,
+                                              int count) {
+  const std::int64_t begin =
+      block.batch * x.stride_b + block.head_kv * x.stride_h + first * x.stride_s;
+  return {problem.dtype, x.data, begin, x.stride_s, x.stride_d, count, static_cast<int>(dim)};
+}
+
+/// Packs a tile. `buffer`: M * padded_length(dim) elements.
 template <class T, int M>
-void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, std::int64_t h,
-               std::int64_t first, int count, int dim, T* buffer, PackedTile<T> tile,
-               NonFinite* non_finite) {
-  const std::int64_t begin = b * x.stride_b + h * x.stride_h + first * x.stride_s;
+void pack_tile(const TileSource& x, T* buffer, PackedTile<T> tile, NonFinite* non_finite) {
+  const auto [dtype, data, begin, stride_s, stride_d, count, dim] = x;
   const std::int64_t ld = padded_length<T>(dim);
   FiniteCheck<T> check;
   for (int j = 0; j < count; j += M) {
@@ -147,7 +167,7 @@ void pack_tile(core::DType dtype, const core::ConstOperand& x, std::int64_t b, s
     for (int m = 0; m < M; ++m) {
       T* copy = buffer + m * ld;
       if (m < keys) {
-        row[m] = read_row(dtype, x.data, begin + (j + m) * x.stride_s, x.stride_d, dim, copy);
+        row[m] = read_row(dtype, data, begin + (j + m) * stride_s, stride_d, dim, copy);
       } else {
         for (int d = 0; d < dim; ++d) copy[d] = 0;
         row[m] = copy;

@@ -1,6 +1,6 @@
 // The two products of a panel with a tile, and the form in which the tile is given to them: one
 // makes a number of every (key, row) by dots, the other sums over the keys. With Factors the lanes
-// hold the rows of the panel, with a RowTile they hold dims (few_rows.h).
+// hold the rows of the panel, with a StoredTile they hold dims (few_rows.h).
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,17 @@ FUSED_ATTENTION_INLINE TileForm tile_form(std::int64_t count) {
   return count <= kUnpackedPanels * C::kRows ? TileForm::kRows : TileForm::kPacked;
 }
 
-/// How the products read rows of either form.
+/// How the products of `count` query rows read the rows of a tile.
 template <class C>
-FUSED_ATTENTION_INLINE RowAccess row_access(TileForm form) {
+FUSED_ATTENTION_INLINE RowAccess row_access(std::int64_t count) {
   constexpr int M = C::kBroadcast;
-  return form == TileForm::kFewRows ? RowAccess{1, kLanes<typename C::Scalar>, false}
-                                    : RowAccess{M, M, true};
+  if (tile_form<C>(count) != TileForm::kFewRows) {
+    return {.keys = M, .dims = M, .all_rows = true, .as_stored = false};
+  }
+  return {.keys = 1,
+          .dims = kLanes<typename C::Scalar>,
+          .all_rows = false,
+          .as_stored = count <= kRowsOnStoredHalf};
 }
 
 /// to[j][lane] = sum over d of keys[j][d] * rows[d][lane], for the keys of a span and on to the end
@@ -45,7 +50,7 @@ FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, Factors<typename C::Sca
       to + span.begin * C::kRows);
 }
 template <class C>
-FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, RowTile<typename C::Scalar> keys,
+FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, StoredTile<typename C::Scalar> keys,
                                           std::int64_t dim, const PanelRows<C>& panel,
                                           const typename C::Scalar* rows, typename C::Scalar* to) {
   dot_rows<C>(span, keys, dim, panel.count, rows, to);
@@ -73,7 +78,7 @@ FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, Factors<typename C::Sca
   }
 }
 template <class C>
-FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, RowTile<typename C::Scalar> values,
+FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, StoredTile<typename C::Scalar> values,
                                           std::int64_t dim, const PanelRows<C>& panel,
                                           const typename C::Scalar* weights,
                                           const typename C::Scalar* alpha,
@@ -89,7 +94,7 @@ FUSED_ATTENTION_INLINE std::int64_t place_of(Factors<typename C::Scalar>, std::i
   return d * C::kRows + lane;
 }
 template <class C>
-FUSED_ATTENTION_INLINE std::int64_t place_of(RowTile<typename C::Scalar>, std::int64_t dim,
+FUSED_ATTENTION_INLINE std::int64_t place_of(StoredTile<typename C::Scalar>, std::int64_t dim,
                                              int lane, std::int64_t d) {
   return lane * vector_length<typename C::Scalar>(dim) + d;
 }

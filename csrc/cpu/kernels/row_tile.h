@@ -30,12 +30,31 @@ FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const RowTile<T>& tile) {
   return {tile.data, M, tile.ld, 1};
 }
 
+/// Rows in any type from which whole vectors are read: T, or half precision where T is float.
+template <class T>
+struct StoredTile {
+  const void* data;
+  core::DType dtype;
+  std::int64_t ld;
+};
+
+/// f(data), a pointer to elements of the stored type.
+template <class T, class F>
+FUSED_ATTENTION_INLINE void visit_stored(const StoredTile<T>& tile, const F& f) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (tile.dtype == core::DType::kBFloat16) return f(static_cast<const BFloat16*>(tile.data));
+    if (tile.dtype == core::DType::kFloat16) return f(static_cast<const Float16*>(tile.data));
+  }
+  f(static_cast<const T*>(tile.data));
+}
+
 /// How products read a tile: whole groups of keys and of dims, row after row or, for each group of
 /// dims, all rows.
 struct RowAccess {
   int keys;
   int dims;
   bool all_rows;
+  bool as_stored;  // half precision, too, if whole vectors can be read
 };
 
 /// Whether a tile's rows at this distance fit too few sets of an L1 of 64 sets: the lines of 128
@@ -45,22 +64,20 @@ FUSED_ATTENTION_INLINE bool rows_alias(std::int64_t stride) {
   return stride * static_cast<std::int64_t>(sizeof(T)) % 512 == 0;
 }
 
-/// Rows first <= j < first + count of head (b, h), in place if they can be; else in `buffer`
-/// (row_tile_size elements), with zeros up to whole groups.
+/// The rows in place if they can be; else in `buffer` (row_tile_size elements), with zeros up to
+/// whole groups.
 template <class T>
-RowTile<T> read_rows(core::DType dtype, const core::ConstOperand& x, std::int64_t b, std::int64_t h,
-                     std::int64_t first, int count, int dim, RowAccess access, T* buffer) {
-  const std::int64_t begin = b * x.stride_b + h * x.stride_h + first * x.stride_s;
-  if (dtype == kStoredAs<T> && x.stride_d == 1 && dim % access.dims == 0 &&
-      count % access.keys == 0 && !(access.all_rows && rows_alias<T>(x.stride_s))) {
-    return {static_cast<const T*>(x.data) + begin, x.stride_s};
+RowTile<T> read_rows(const TileSource& x, RowAccess access, T* buffer) {
+  if (x.dtype == kStoredAs<T> && x.stride_d == 1 && x.dim % access.dims == 0 &&
+      x.count % access.keys == 0 && !(access.all_rows && rows_alias<T>(x.stride_s))) {
+    return {static_cast<const T*>(x.data) + x.begin, x.stride_s};
   }
-  const std::int64_t ld = padded_length<T>(dim);
-  const int padded = static_cast<int>(round_up(dim, access.dims));
-  for (int j = 0; j < round_up(count, access.keys); ++j) {
+  const std::int64_t ld = padded_length<T>(x.dim);
+  const int padded = static_cast<int>(round_up(x.dim, access.dims));
+  for (int j = 0; j < round_up(x.count, access.keys); ++j) {
     T* row = buffer + j * ld;
-    const int length = j < count ? dim : 0;
-    load_row(dtype, x.data, begin + j * x.stride_s, x.stride_d, length, row);
+    const int length = j < x.count ? x.dim : 0;
+    load_row(x.dtype, x.data, x.begin + j * x.stride_s, x.stride_d, length, row);
     for (int d = length; d < padded; ++d) row[d] = 0;
   }
   return {buffer, ld};
@@ -85,6 +102,45 @@ RowTile<T> without_non_finite(RowTile<T> tile, int count, int dim, RowAccess acc
     for (std::int64_t d = 0; d < padded; ++d) row[d] = finite ? from[d] : T(0);
   }
   return {buffer, ld};
+}
+
+/// As read_rows, but half precision may stay where it is, too.
+template <class T>
+StoredTile<T> stored_rows(const TileSource& x, RowAccess access, T* buffer) {
+  const bool is_half = x.dtype == core::DType::kBFloat16 || x.dtype == core::DType::kFloat16;
+  if (access.as_stored && is_half && sizeof(T) == sizeof(float) && x.stride_d == 1 &&
+      x.dim % access.dims == 0) {
+    return {static_cast<const std::uint16_t*>(x.data) + x.begin, x.dtype, x.stride_s};
+  }
+  const RowTile<T> rows = read_rows(x, access, buffer);
+  return {rows.data, kStoredAs<T>, rows.ld};
+}
+
+template <class T>
+StoredTile<T> without_non_finite(StoredTile<T> tile, int count, int dim, RowAccess access,
+                                 T* buffer, NonFinite* non_finite) {
+  non_finite->count = 0;
+  bool finite = true;
+  visit_stored(tile, [&](const auto* data) {
+    Vec<T> sum[4] = {};  // of 0 * x, as in FiniteCheck
+    for (int j = 0; j < count; ++j) {
+      const auto* row = data + j * tile.ld;
+      int d = 0;
+      for (; d + 4 * kLanes<T> <= dim; d += 4 * kLanes<T>) {
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) sum[k] += load(row + d + k * kLanes<T>) * T(0);
+      }
+      for (; d < dim; d += kLanes<T>) sum[0] += load(row + d) * T(0);
+    }
+    finite = sum_lanes<T>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0;
+  });
+  if (finite) return tile;
+  RowTile<T> rows{static_cast<const T*>(tile.data), tile.ld};
+  if (tile.dtype != kStoredAs<T>) {
+    rows = read_rows({tile.dtype, tile.data, 0, tile.ld, 1, count, dim}, access, buffer);
+  }
+  rows = without_non_finite(rows, count, dim, access, buffer, non_finite);
+  return {rows.data, kStoredAs<T>, rows.ld};
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE

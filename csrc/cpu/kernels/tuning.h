@@ -27,6 +27,10 @@ constexpr int kNarrowBroadcast = 8;
 template <class T>
 constexpr int kFewRows = kLanes<T> / 2;
 
+/// So many of them read half precision where it is; each pair of rows converts it anew, and for
+/// more it is converted once, into a buffer.
+constexpr int kRowsOnStoredHalf = 4;
+
 /// Where so many panels or fewer share a tile, packing it costs more than it saves.
 constexpr int kUnpackedPanels = 2;
 
