@@ -32,7 +32,8 @@ def test_wide_products_have_no_spill_in_their_loops(name):
     for kernel in ("forward_item", "backward_item"):
         lengths = [len(loop.body) for loop in products if kernel in loop.function]
         # Beside its multiply-adds a step loads the rows and broadcasts the factors, and no more.
-        assert lengths and min(lengths) < 1.8 * WIDE_TILE[name]
+        assert lengths
+        assert min(lengths) < 1.8 * WIDE_TILE[name]
 
 
 @pytest.mark.parametrize(("accumulators", "spills"), [(8, False), (24, True)])
