@@ -221,8 +221,8 @@ TEST_P(BackwardContractTest, ResultDoesNotDependOnTheOrderOfThreads) {
 INSTANTIATE_TEST_SUITE_P(
     Kernels, BackwardContractTest,
     testing::Values(KernelOf{DType::kBFloat16, 64}, KernelOf{DType::kBFloat16, 128},
-                    KernelOf{DType::kBFloat16, 256}, KernelOf{DType::kFloat16, 64},
-                    KernelOf{DType::kFloat16, 320}, KernelOf{DType::kFloat32, 64},
+                    KernelOf{DType::kBFloat16, 320}, KernelOf{DType::kFloat16, 64},
+                    KernelOf{DType::kFloat16, 256}, KernelOf{DType::kFloat32, 64},
                     KernelOf{DType::kFloat32, 264}, KernelOf{DType::kFloat64, 64}),
     [](const auto& info) {
       return name_of(info.param.dtype).append("_d").append(std::to_string(info.param.dim));

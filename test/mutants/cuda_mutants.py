@@ -425,6 +425,12 @@ OTHERS = (
         "if (first_column >= 0) {",
     ),
     fault(
+        "grad_output of NaN is added to the columns of the first slice",
+        KEY_BLOCK,
+        "const int column = first_column + fragment_column();",
+        "const int column = 0 * first_column + fragment_column();",
+    ),
+    fault(
         "chunks of keys overlap",
         BLOCK,
         "const int end = first_of(chunk.index + 1);",
