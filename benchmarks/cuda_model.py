@@ -40,6 +40,8 @@ class KernelInfo:
 
     @property
     def label(self) -> str:
+        if self.kind == "Merge":
+            return "merging chunks of keys"
         dims = f"D {self.dim_qk}" + (f" / {self.dim_v}" if self.dim_v != self.dim_qk else "")
         if not self.dim_qk:
             dims = f"{self.columns} columns"

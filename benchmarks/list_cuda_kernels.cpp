@@ -32,7 +32,7 @@ std::string tile_numbers() {
   };
   constexpr auto tile = C::kTile;
   add("rows", tile.rows);
-  add("keys", tile.keys);
+  if constexpr (requires { tile.keys; }) add("keys", tile.keys);
   if constexpr (requires { tile.stages; }) add("stages", tile.stages);
   if constexpr (requires { tile.dim; }) add("dim_qk", tile.dim);
   if constexpr (requires { tile.dim; }) add("dim_v", tile.dim);
@@ -78,6 +78,8 @@ void list_kernels_of(core::DType dtype, const core::Sizes& s, bool has_mask,
   problem.key = contiguous<core::ConstOperand>(s.heads_kv, s.seq_k, s.dim_qk);
   problem.value = contiguous<core::ConstOperand>(s.heads_kv, s.seq_k, s.dim_v);
   if (has_mask) problem.mask = {.data = kSomewhere};
+  // A mask brings the kernels that are told of chunks, the last one merges them.
+  const KeySplit split{.chunks = has_mask ? 2 : 1, .partials = kSomewhere};
   core::ForwardProblem forward;
   forward.problem = problem;
   forward.output = contiguous<core::Operand>(s.heads_q, s.seq_q, s.dim_v);
@@ -88,10 +90,10 @@ void list_kernels_of(core::DType dtype, const core::Sizes& s, bool has_mask,
   backward.grad_key = contiguous<core::Operand>(s.heads_kv, s.seq_k, s.dim_qk);
   backward.grad_value = contiguous<core::Operand>(s.heads_kv, s.seq_k, s.dim_v);
   if constexpr (sizeof(T) == 2) {
-    forward_half<T>(forward, launcher);
+    forward_half<T>(forward, split, launcher);
     backward_half<T>(backward, nullptr, launcher);
   } else {
-    forward_exact<T>(forward, launcher);
+    forward_exact<T>(forward, split, launcher);
     backward_exact<T>(backward, nullptr, launcher);
   }
 }

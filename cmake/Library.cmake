@@ -10,7 +10,7 @@ if(FUSED_ATTENTION_CUDA)
   include(CudaKernels)
   list(FILTER sources EXCLUDE REGEX "^csrc/cuda/attention_cuda_missing\\.cpp$")
 else()
-  list(FILTER sources EXCLUDE REGEX "^csrc/cuda/(attention_cuda|run)\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "^csrc/cuda/(attention_cuda|current_stream|run)\\.cpp$")
 endif()
 list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/")
 

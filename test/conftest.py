@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import torch
 
+import cuda_device
 import fused_attention
 import seeding
 
@@ -30,15 +31,23 @@ def pytest_addoption(parser):
         help="run under torch.use_deterministic_algorithms(True), in which torch fills every new "
         "tensor with NaN; tests marked slow or own_mode are left out",
     )
+    parser.addoption(
+        "--emulated-cuda",
+        metavar="LIBRARY",
+        help="run the tests marked gpu on the CPU, in the emulator that is in this library",
+    )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: compiles code or runs for more than a few seconds")
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU, and a build with CUDA kernels")
+    config.addinivalue_line("markers", "real_gpu: what the emulator of --emulated-cuda has not")
     config.addinivalue_line("markers", "own_mode: starts processes, or measures memory")
     if config.getoption("--seed") is not None:
         os.environ[seeding.ENVIRONMENT] = str(config.getoption("--seed"))
     seeding.session_seed()
+    if config.getoption("--emulated-cuda"):
+        cuda_device.use_emulator(config.getoption("--emulated-cuda"))
 
 
 def pytest_report_header(config):
@@ -50,18 +59,18 @@ def pytest_report_header(config):
     ]
 
 
-def why_no_gpu() -> str:
-    """Why tests marked gpu are skipped; nothing where they can run."""
+def why_no_gpu(item) -> str:
+    """Why a test marked gpu is skipped; nothing where it can run."""
+    if item.config.getoption("--emulated-cuda"):
+        return "there is no emulator for it" if item.get_closest_marker("real_gpu") else ""
     if not importlib.import_module("fused_attention._build_info").cuda:
         return "this build has no CUDA kernels"
     return "" if torch.cuda.is_available() else "there is no GPU that torch can use"
 
 
 def pytest_collection_modifyitems(config, items):
-    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
-    reason = why_no_gpu() if gpu_items else ""
-    if reason:
-        for item in gpu_items:
+    for item in items:
+        if item.get_closest_marker("gpu") and (reason := why_no_gpu(item)):
             item.add_marker(pytest.mark.skip(reason=f"GPU test: {reason}"))
     if not config.getoption("--deterministic"):
         return

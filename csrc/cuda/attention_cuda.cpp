@@ -1,7 +1,6 @@
 // The operators at key CUDA: check, allocate, launch on the current stream. Nothing here waits for
 // the device.
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -9,6 +8,7 @@
 #include "../attention_check.h"
 #include "../attention_outputs.h"
 #include "../registration.h"
+#include "current_stream.h"
 #include "launch.h"
 #include "run.h"
 
@@ -22,13 +22,6 @@ void check_lengths(const core::Sizes& sizes) {
     TORCH_CHECK(length <= cuda::kLongestSequence, "fused_attention::attention: expected ", name,
                 " of at most ", cuda::kLongestSequence, " on CUDA, but got ", length);
   }
-}
-
-/// The current stream of the guarded device. Asked of the device interface that torch_cuda
-/// registers: linking c10_cuda would tie the library to CUDA builds of torch.
-CUstream_st* current_stream(c10::Device device) {
-  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
-  return static_cast<CUstream_st*>(guard.getStreamNativeHandle(guard.getStream(device)));
 }
 
 ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOptions& options) {
@@ -49,7 +42,7 @@ ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOp
   split.partials = partials.mutable_data_ptr();
   const bool found = cuda::forward(
       {.problem = problem, .output = to_operand(output), .logsumexp = logsumexp.mutable_data_ptr()},
-      split, current_stream(device));
+      split, cuda::current_stream(device));
   TORCH_CHECK(found, "fused_attention::attention: expected a head dim D of at most ",
               cuda::kLargestHeadDim, " for half precision on CUDA, but got query of shape ",
               tensors.query.sizes());
@@ -74,7 +67,7 @@ BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const Gra
         at::empty({query.size(0), query.size(1), query.size(2), cuda::kStatisticsNumbers},
                   query.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
     const bool found =
-        cuda::backward(call, statistics.mutable_data_ptr(), current_stream(query.device()));
+        cuda::backward(call, statistics.mutable_data_ptr(), cuda::current_stream(query.device()));
     TORCH_INTERNAL_ASSERT(found);
   });
 }

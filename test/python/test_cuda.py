@@ -1,9 +1,11 @@
-"""The CUDA kernels on a GPU: results against the reference, streams, graphs, errors."""
+"""The CUDA kernels on a GPU: results against the reference, streams, graphs, errors. Or in the
+emulator, on small problems, what of this needs no GPU: see test/emulator/test_operator.py."""
 
 import pytest
 import torch
 
 from cases import Shape, dtype_id, make, run_fused
+from cuda_device import to_cuda
 from reference import Result, assert_close_to_reference
 
 pytestmark = pytest.mark.gpu
@@ -20,10 +22,6 @@ SHAPES = (
     Shape(3, 8, 2, 1, 500, 64, 64),
     Shape(1, 8, 2, 2, 3000, 128, 128),
 )
-
-
-def to_cuda(x):
-    return x.cuda() if isinstance(x, torch.Tensor) else x
 
 
 def check(*inputs, **options):
@@ -70,7 +68,7 @@ def test_nan_that_nobody_sees_changes_nothing_on_cuda(dtype):
     key[..., 40:, 3] = torch.nan
     value[..., 40:, 5] = torch.inf
     want = run_fused(*map(to_cuda, clean.qkv), is_causal=True)
-    got = run_fused(clean.query.cuda(), key.cuda(), value.cuda(), is_causal=True)
+    got = run_fused(*map(to_cuda, (clean.query, key, value)), is_causal=True)
     assert torch.equal(got.output, want.output)
     assert torch.equal(got.logsumexp, want.logsumexp)
 
@@ -81,6 +79,7 @@ def test_empty_inputs_launch_nothing_that_fails_on_cuda(sizes):
     check(*make(Shape(batch, 2, 2, seq_q, seq_k, 64, 64)).qkv)
 
 
+@pytest.mark.real_gpu
 def test_forward_runs_on_the_current_stream():
     x = [t.cuda() for t in make(Shape(2, 4, 4, 128, 128, 64, 64), torch.bfloat16).qkv]
     want = run_fused(*x).output
@@ -94,6 +93,7 @@ def test_forward_runs_on_the_current_stream():
     assert torch.equal(got, want)
 
 
+@pytest.mark.real_gpu
 def test_forward_is_captured_into_a_graph():
     x = [t.cuda() for t in make(Shape(2, 4, 2, 100, 128, 64, 64), torch.bfloat16).qkv]
     run_fused(*x)
@@ -108,7 +108,7 @@ def test_forward_is_captured_into_a_graph():
 
 
 def test_head_dim_beyond_the_largest_kernel_is_an_error():
-    query = torch.zeros(1, 1, 2, 577, device="cuda", dtype=torch.bfloat16)
+    query = to_cuda(torch.zeros(1, 1, 2, 577, dtype=torch.bfloat16))
     with pytest.raises(RuntimeError, match="head dim D of at most 576"):
         run_fused(query, query, query)
     run_fused(query.float(), query.float(), query.float())
@@ -143,7 +143,7 @@ def test_nan_that_nobody_sees_changes_no_gradient_on_cuda(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 def test_backward_on_cuda_is_deterministic(dtype):
-    x = [t.cuda() for t in make(Shape(2, 8, 2, 500, 700, 128, 128), dtype)]
+    x = [to_cuda(t) for t in make(Shape(2, 8, 2, 500, 700, 128, 128), dtype)]
     first, second = run_fused(*x), run_fused(*x)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

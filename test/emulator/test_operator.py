@@ -1,0 +1,27 @@
+"""The operators on emulated CUDA kernels: the host's whole way from a tensor to a launch."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("BUILD", ROOT / "build/release"))
+LIBRARY = BUILD / "test/emulator/libfused_attention_emulated.so"
+# One type for most, every type for the smallest shape; not what takes seconds.
+CHOSEN = "(bfloat16 or empty or beyond or S17) and not (deterministic or 320)"
+
+
+@pytest.mark.own_mode
+def test_the_tests_for_a_gpu_pass_in_the_emulator():
+    if not LIBRARY.exists():
+        pytest.skip(f"no emulator with torch in {BUILD}: `make test` builds it, with Boost.Context")
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider"]
+    command += ["--emulated-cuda", LIBRARY, "-k", CHOSEN, "test/python/test_cuda.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 50
+    assert "failed" not in done.stdout
