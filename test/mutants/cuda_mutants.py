@@ -49,7 +49,6 @@ ORDER = (
         FORWARD,
         "} else {\n      block_sync();\n    }\n    if (kOneStage) {",
         "}\n    if (kOneStage) {",
-        quick=True,
     ),
     fault(
         "forward uses values before the other threads' copies have arrived",
@@ -147,7 +146,6 @@ ORDER = (
         KEY_GRADIENT,
         "copy_row_tile(first + C::kRows, stage ^ 1);",
         "copy_row_tile(first + C::kRows, stage);",
-        quick=True,
     ),
 )
 
@@ -158,7 +156,6 @@ ADDRESSES = (
         TILE,
         "kRowBytes + (chunk ^ (row & 7)) * kChunkBytes);\n  }\n  /// The fragment",
         "kRowBytes + chunk * kChunkBytes);\n  }\n  /// The fragment",
-        quick=True,
     ),
     Mutant(
         "chunks are not permuted, by anybody",
@@ -315,7 +312,6 @@ NUMBERS = (
         NON_FINITE,
         "if (found != 0) {",
         "if (false && found != 0) {",
-        quick=True,
     ),
     fault(
         "value of NaN is added to rows that do not see it",
@@ -352,7 +348,6 @@ NUMBERS = (
         KEY_GRADIENT,
         "key <= x.position + upper && key < seq_k",
         "key < x.position + upper && key < seq_k",
-        quick=True,
     ),
     fault(
         "rows of the last position that sees a key are left out",
