@@ -364,6 +364,12 @@ FEW = (
         ),
     ),
     mutant(
+        "few rows: sums of NaN stay where no row sees the value",
+        FORWARD,
+        "if (all_finite(panel.output, static_cast<int>(length))) return;",
+        "return;",
+    ),
+    mutant(
         "non-finite value goes to the place of a panel's lanes",
         PRODUCTS,
         "return lane * vector_length<typename C::Scalar>(dim) + d;",

@@ -38,22 +38,55 @@ void add_non_finite_values(const core::Problem& problem, const NonFinite& non_fi
   }
 }
 
-/// One panel against one tile of keys and values, both in the same form (products.h).
-template <class C, class Tile, class Scratch>
-FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int64_t tile_first,
-                                         TileSpan span, const Tile& keys, const Tile& values,
-                                         Scratch& scratch, const ForwardPanel<C>& panel) {
-  if (!score_tile<C>(problem, *panel.rows, tile_first, span, keys, panel.queries, scratch.mask,
-                     scratch.scores)) {
-    return;
-  }
-  softmax_tile<C>(span, scratch.scores, panel.max, panel.sum, scratch.alpha);
+/// output = alpha * output + P V of one tile; Inf and NaN in V reach only the rows that see them.
+/// Those are out of the tile and recorded already...
+template <class C, class Scratch>
+FUSED_ATTENTION_INLINE void add_values(const core::Problem& problem, std::int64_t tile_first,
+                                       TileSpan span, int,
+                                       const Factors<typename C::Scalar>& values, Scratch& scratch,
+                                       const ForwardPanel<C>& panel) {
   sum_over_keys<C>(span, values, problem.sizes.dim_v, *panel.rows, scratch.scores, scratch.alpha,
                    panel.output);
   if (scratch.non_finite.count > 0) {
     add_non_finite_values<C>(problem, scratch.non_finite, tile_first, span, values, panel,
                              scratch.scores, scratch.rows);
   }
+}
+/// ... or, for few rows, are not looked for, which would take as long as the product: they show in
+/// its sums, as 0 * Inf is NaN, and then it is formed again without them.
+template <class C, class Scratch>
+void add_values(const core::Problem& problem, std::int64_t tile_first, TileSpan span, int count,
+                const StoredTile<typename C::Scalar>& values, Scratch& scratch,
+                const ForwardPanel<C>& panel) {
+  using T = typename C::Scalar;
+  const std::int64_t dim = problem.sizes.dim_v;
+  const std::int64_t length = panel.rows->count * vector_length<T>(dim);
+  const auto bytes = sizeof(T) * static_cast<std::size_t>(length);
+  __builtin_memcpy(scratch.rows, panel.output, bytes);
+  sum_over_keys<C>(span, values, dim, *panel.rows, scratch.scores, scratch.alpha, panel.output);
+  if (all_finite(panel.output, static_cast<int>(length))) return;
+  __builtin_memcpy(panel.output, scratch.rows, bytes);
+  const StoredTile<T> finite_values =
+      without_non_finite(values, count, static_cast<int>(dim), row_access<C>(panel.rows->count),
+                         scratch.values.by_dim, &scratch.non_finite);
+  sum_over_keys<C>(span, finite_values, dim, *panel.rows, scratch.scores, scratch.alpha,
+                   panel.output);
+  add_non_finite_values<C>(problem, scratch.non_finite, tile_first, span, values, panel,
+                           scratch.scores, scratch.rows);
+}
+
+/// One panel against one tile of `count` keys and values, both in the same form (products.h).
+template <class C, class Tile, class Scratch>
+FUSED_ATTENTION_INLINE void forward_tile(const core::Problem& problem, std::int64_t tile_first,
+                                         TileSpan span, int count, const Tile& keys,
+                                         const Tile& values, Scratch& scratch,
+                                         const ForwardPanel<C>& panel) {
+  if (!score_tile<C>(problem, *panel.rows, tile_first, span, keys, panel.queries, scratch.mask,
+                     scratch.scores)) {
+    return;
+  }
+  softmax_tile<C>(span, scratch.scores, panel.max, panel.sum, scratch.alpha);
+  add_values<C>(problem, tile_first, span, count, values, scratch, panel);
 }
 
 /// All panels of a block against the tile of `count` keys from `first` on.
@@ -72,7 +105,7 @@ FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const co
       const ForwardPanel<P> panel = scratch.template panel<P>(sizes, index);
       const TileSpan span = span_of<P>(problem, *panel.rows, first, count);
       if (span.begin >= span.end) return;
-      forward_tile<P>(problem, first, span, keys, values, scratch, panel);
+      forward_tile<P>(problem, first, span, count, keys, values, scratch, panel);
     };
     for_each_panel<C>(block.count, add_panel);
   };
@@ -92,9 +125,7 @@ FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const co
                                                      values.dim, access, value_buffer,
                                                      &scratch.non_finite)));
   } else if constexpr (C::kVectors == 1) {
-    multiply(stored_rows(keys, access, key_buffer),
-             without_non_finite(stored_rows(values, access, value_buffer), count, values.dim,
-                                access, value_buffer, &scratch.non_finite));
+    multiply(stored_rows(keys, access, key_buffer), stored_rows(values, access, value_buffer));
   }
 }
 
