@@ -52,6 +52,10 @@ std::vector<Case> cases() {
          .sizes = {1, 2, 1, 70, 90, 128, 128},
          .causal = true,
          .mask = MaskKind::kBool});
+    // The second block of rows sees nothing of its first tiles of keys, and something later.
+    add({.name = "bool_blocks",
+         .sizes = {1, 1, 1, 130, 300, 64, 64},
+         .mask = MaskKind::kBoolBlocks});
     add({.name = "key_mask", .sizes = {2, 2, 1, 30, 100, 64, 64}, .mask = MaskKind::kBoolPerKey});
     for (const DType mask : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
       add({.name = "float_mask" + std::to_string(static_cast<int>(mask)),
