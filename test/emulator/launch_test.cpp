@@ -1,28 +1,37 @@
-// From a number of blocks to a grid.
-#include "cuda/launch.h"
-
+// Decisions of the host before a launch.
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-namespace fused_attention::cuda {
+#include "cuda/forward_launch.h"
+
+namespace fused_attention::test {
 namespace {
 
-constexpr std::int64_t kMostX = 0x7FFFFFFF;  // CUDA's limits of a grid
-constexpr std::int64_t kMostY = 0xFFFF;
-
-TEST(LaunchTest, GridHoldsEveryBlockAndKeepsToCudasLimits) {
-  for (const std::int64_t blocks :
-       {std::int64_t{1}, std::int64_t{1000}, kMostX, kMostX + 1, 5 * kMostX + 3, kMostX * kMostY}) {
-    const Launch launch = make_launch(blocks, 128, 1024);
-    EXPECT_GE(launch.grid_x * launch.grid_y, blocks);
-    EXPECT_LT(launch.grid_x * (launch.grid_y - 1), blocks) << "a row of the grid has no block";
-    EXPECT_LE(launch.grid_x, kMostX);
-    EXPECT_LE(launch.grid_y, kMostY);
-    EXPECT_EQ(launch.threads, 128);
-    EXPECT_EQ(launch.shared_bytes, 1024);
-  }
+// Chunks are copied by instructions that fault on a GPU, or read other elements, where an address
+// is not a multiple of 16. The emulator sees that only in the shapes that its tests run.
+TEST(LaunchTest, RowsAreCopiedInChunksWhereEveryRowBeginsAtAMultipleOf16Bytes) {
+  alignas(16) static std::uint16_t memory[64];
+  const core::ConstOperand aligned{memory, 4096, 1024, 72, 1};
+  const auto in_chunks = [](core::ConstOperand x, std::int64_t dim) {
+    return cuda::is_in_chunks(x, dim, sizeof(std::uint16_t));
+  };
+  const auto with = [&](auto change) {
+    core::ConstOperand x = aligned;
+    change(x);
+    return in_chunks(x, 64);
+  };
+  EXPECT_TRUE(in_chunks(aligned, 64));
+  EXPECT_FALSE(in_chunks(aligned, 60));
+  EXPECT_FALSE(with([](auto& x) { x.data = memory + 4; }));
+  EXPECT_FALSE(with([](auto& x) { x.stride_d = 2; }));
+  EXPECT_FALSE(with([](auto& x) { x.stride_s = 68; }));
+  EXPECT_FALSE(with([](auto& x) { x.stride_h = 1028; }));
+  EXPECT_FALSE(with([](auto& x) { x.stride_b = 4100; }));
+  // Four floats fill a chunk, two doubles do.
+  EXPECT_TRUE(cuda::is_in_chunks(core::ConstOperand{memory, 4096, 1024, 68, 1}, 64, 4));
+  EXPECT_FALSE(cuda::is_in_chunks(core::ConstOperand{memory, 4096, 1024, 67, 1}, 64, 8));
 }
 
 }  // namespace
-}  // namespace fused_attention::cuda
+}  // namespace fused_attention::test
