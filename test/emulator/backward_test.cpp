@@ -190,6 +190,25 @@ TEST_P(BackwardContractTest, LargeLogitsHaveExactGradients) {
   expect_backward(call, call.expected());
 }
 
+TEST_P(BackwardContractTest, LargeEqualScoresHaveExactGradientsOverManyTiles) {
+  Call call(with_type({.name = "many_tiles", .sizes = {1, 1, 1, 20, 2048}}));
+  call.q.fill([](auto...) { return 1562.0; });
+  call.k.fill([](auto...) { return 1.0; });
+  run_both(call);
+  expect_backward(call, call.expected());
+  // All weights are 1 / Sk, but for their rounding, and that of the result.
+  double sum = 0;
+  double magnitude = 0;
+  for (std::int64_t i = 0; i < 20; ++i) {
+    sum += call.grad.get(0, 0, i, 7) / 2048;
+    magnitude += std::fabs(call.grad.get(0, 0, i, 7)) / 2048;
+  }
+  for (std::int64_t j = 0; j < 2048; j += 100) {
+    EXPECT_NEAR(call.dv.get(0, 0, j, 7), sum, magnitude * equal_sum_error(GetParam().dtype, 2048))
+        << "key " << j;
+  }
+}
+
 TEST_P(BackwardContractTest, GradientsThatNobodyWantsAreNotComputed) {
   const Case c = with_type({.name = "wanted", .sizes = {1, 2, 1, 30, 70}});
   Call all(c);

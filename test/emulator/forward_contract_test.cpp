@@ -144,6 +144,21 @@ TEST_P(ForwardContractTest, LargeScoresAreExact) {
   expect_forward(call, call.expected());
 }
 
+TEST_P(ForwardContractTest, LargeEqualScoresStayExactOverManyTiles) {
+  Call call(with_type({.name = "many_tiles", .sizes = {1, 1, 1, 20, 2048, 64, 64}}));
+  call.q.fill([](auto...) { return 1562.0; });
+  call.k.fill([](auto...) { return 1.0; });
+  call.v.fill([](auto, auto, auto j, auto) { return j < 1024 ? 1.0 : 0.0; });
+  expect_clean(run_forward(call));
+  expect_forward(call, call.expected());
+  // All weights are the same number, whatever it is: only its rounding for the product, and that of
+  // the output, part the two halves.
+  for (std::int64_t i = 0; i < 20; ++i) {
+    EXPECT_NEAR(call.out.get(0, 0, i, 7), 0.5, 0.5 * equal_sum_error(GetParam(), 2048))
+        << "row " << i;
+  }
+}
+
 TEST_P(ForwardContractTest, ResultDoesNotDependOnTheOrderOfThreads) {
   const Case c =
       with_type({.name = "order", .sizes = {1, 2, 1, 100, 100, 128, 128}, .causal = true});

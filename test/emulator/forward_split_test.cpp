@@ -34,7 +34,7 @@ TEST_P(SplitForwardTest, MatchesTheFormulaWithoutFaultsOrBankConflicts) {
   expect_forward(call, call.expected());
 }
 
-std::vector<Case> cases() {
+std::vector<Case> split_cases() {
   std::vector<Case> list;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
     const auto add = [&](Case c) {
@@ -64,7 +64,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, SplitForwardTest, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, SplitForwardTest, testing::ValuesIn(split_cases()),
                          [](const auto& info) { return info.param.name; });
 
 class SplitForwardContractTest : public testing::TestWithParam<DType> {

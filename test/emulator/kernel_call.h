@@ -25,6 +25,15 @@ inline std::string name_of(DType dtype) {
   }
 }
 
+/// Bound of the relative error of a sum of n equal products: each is rounded for a tensor core once
+/// and the result once, by half a unit of the type, and every addition by one of the computing
+/// type.
+inline double equal_sum_error(DType dtype, double n) {
+  const bool is_half = dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+  const double half_unit = !is_half ? 0 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+  return 2 * half_unit + n * (dtype == DType::kFloat64 ? 0x1p-53 : 0x1p-24);
+}
+
 /// Runs the forward kernels of a case, as on a device with so many multiprocessors. Only the
 /// elements of its tensors may be touched.
 emulator::Report run_forward(Call& call, std::uint64_t seed = 0, int multiprocessors = 1);

@@ -26,6 +26,12 @@ struct ScaledExponent {
   FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
     return exp2_approx(fused_multiply_add(score, scale_log2, -shift));
   }
+  /// What earlier weights, of an older maximum, are multiplied by. Of the difference of the rounded
+  /// shifts, so that it is 1 where the maximum stays: `power` of it is off by the rounding of c m,
+  /// which a long row would gather with every tile.
+  FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
+    return exp2_approx(shift_of(old_max) - shift);
+  }
   FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const {
     constexpr float kLog2E = 0x1.715476p0F;
     return logsumexp * kLog2E;
@@ -45,6 +51,9 @@ struct NaturalExponent {
   FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
     constexpr float kLog2E = 0x1.715476p0F;
     return exp2_approx((score - shift) * kLog2E);
+  }
+  FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
+    return power(old_max, shift);
   }
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
     return sum == 0 ? -kInfinity : max + logarithm(sum);
@@ -85,7 +94,7 @@ struct RunningSoftmax {
         }
         largest = max_of_row(largest);
         const float shift = largest == -kInfinity ? 0.0F : exponent.shift_of(largest);
-        const float rescale = exponent.power(max[m][half], shift);
+        const float rescale = exponent.rescale(max[m][half], shift);
         max[m][half] = largest;
         float total = sum[m][half] * rescale;
         FUSED_ATTENTION_UNROLL
