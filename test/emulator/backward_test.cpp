@@ -27,7 +27,7 @@ TEST_P(BackwardTest, MatchesTheFormulaWithoutFaultsOrBankConflicts) {
   expect_backward(call, call.expected());
 }
 
-std::vector<Case> cases() {
+std::vector<Case> backward_cases() {
   std::vector<Case> list;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
     const auto add = [&](Case c) {
@@ -88,7 +88,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, BackwardTest, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, BackwardTest, testing::ValuesIn(backward_cases()),
                          [](const auto& info) { return info.param.name; });
 
 /// One kernel: a type, and D = Dv.

@@ -19,7 +19,7 @@ TEST_P(ForwardTest, MatchesTheFormulaWithoutFaultsOrBankConflicts) {
   expect_forward(call, call.expected());
 }
 
-std::vector<Case> cases() {
+std::vector<Case> forward_cases() {
   std::vector<Case> list;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
     const std::string type = name_of(dtype) + "_";
@@ -86,7 +86,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ForwardTest, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, ForwardTest, testing::ValuesIn(forward_cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
