@@ -43,6 +43,8 @@ if [ $device = cuda ]; then
   architectures="-DCMAKE_CUDA_ARCHITECTURES=$architecture-real"
 fi
 mkdir -p "$out" || exit 2
+# Nothing of an earlier run may pass for one of this.
+rm -f "$out/build.log" "$out/tests.xml" "$out/bench_gpu.json" "$out/gpu_check.json" "$out/gpu_check.md"
 
 # Absolute, because a relative name would be taken as a program on the PATH.
 interpreter=$("$python" -c 'import sys; print(sys.executable)')
@@ -63,8 +65,8 @@ built=$(date +%s)
 echo "built in $((built - start)) s"
 
 # Half of what is left: the comparison needs its time, too.
-timeout $(($(left) / 2)) "$python" -m pytest -q -m gpu -rs --no-header -p no:cacheprovider \
-  --junitxml="$out/tests.xml" test/python
+timeout $(($(left) / 2)) "$python" -m pytest -v -m gpu -rs --no-header -p no:cacheprovider \
+  -o faulthandler_timeout=60 --junitxml="$out/tests.xml" test/python
 tests=$?
 tested=$(date +%s)
 echo "tested in $((tested - built)) s"

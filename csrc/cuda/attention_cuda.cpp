@@ -62,7 +62,13 @@ BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const Gra
       " and value of shape ", tensors.inputs.value.sizes());
   const c10::DeviceGuard guard(query.device());
   check_lengths(make_problem(tensors.inputs, options).sizes);
-  return run_backward(tensors, wanted, options, [&](const core::BackwardProblem& call) {
+  // One number expanded, as the gradient of a sum is, would keep all operands from being copied in
+  // chunks.
+  const at::Tensor grad_output =
+      tensors.grad_output.stride(3) == 1 ? tensors.grad_output : tensors.grad_output.contiguous();
+  const BackwardTensors in_rows{grad_output,       tensors.grad_logsumexp, tensors.output,
+                                tensors.logsumexp, tensors.rng_state,      tensors.inputs};
+  return run_backward(in_rows, wanted, options, [&](const core::BackwardProblem& call) {
     const at::Tensor statistics =
         at::empty({query.size(0), query.size(1), query.size(2), cuda::kStatisticsNumbers},
                   query.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));

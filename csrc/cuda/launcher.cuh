@@ -16,10 +16,22 @@ __global__ void __launch_bounds__(C::kThreads, C::kTile.blocks_per_sm)
   C::run(params);
 }
 
-/// `shared_bytes`: of the kernel. sm_86 and sm_89 have less for a block than sm_80.
+/// `shared_bytes`: of the kernel. sm_86, sm_89 and sm_120 have less for a block than sm_80.
 inline void check_launch(cudaError_t error, int shared_bytes) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // so that the next call does not report it again
+  int device = 0;
+  int most = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+  if (known && shared_bytes > most) {
+    throw std::runtime_error(
+        "fused_attention::attention: expected a GPU with " + std::to_string(shared_bytes) +
+        " bytes of shared memory for a block, which the kernel of these head dims takes, but this "
+        "one has " +
+        std::to_string(most));
+  }
   throw std::runtime_error("fused_attention::attention: launching a CUDA kernel with " +
                            std::to_string(shared_bytes) +
                            " bytes of shared memory failed: " + cudaGetErrorString(error));

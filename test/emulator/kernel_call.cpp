@@ -1,6 +1,7 @@
 #include "emulator/kernel_call.h"
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "cuda/backward_launch.h"
@@ -111,6 +112,8 @@ emulator::Report run_backward(Call& call, std::uint64_t seed) {
   const core::Sizes& sizes = call.backward.problem.sizes;
   std::vector<double> statistics(static_cast<std::size_t>(sizes.batch * sizes.heads_q *
                                                           sizes.seq_q * cuda::kStatisticsNumbers));
+  // NaN, as doubles and as floats: a row that nobody writes shows in the gradients.
+  std::memset(statistics.data(), 0xFF, statistics.size() * sizeof(double));
   CaseMemory memory;
   memory.add_inputs(call);
   memory.add("output", call.out, emulator::Access::kRead);

@@ -25,8 +25,7 @@
 //                      background; both addresses 16-byte aligned
 // cp_async_commit      closes a group of copies
 // cp_async_wait<N>     waits until at most N of the thread's groups are in flight; what other
-// threads
-//                      copied is there after their wait and a barrier
+//                      threads copied is there after their wait and a barrier
 // load_global<V>, store_global, load_shared<V>, store_shared
 //                      one access of sizeof(V): 4, 8 or 16 bytes, global also 1 and 2; aligned to
 //                      it

@@ -126,6 +126,8 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
     if (!kOneStage && (some_hidden || has_mask)) {
       clear_own_non_finite<E>(Lane(), value_tile(stage), table);
     }
+    // Where a tile is skipped, the next keys are copied to the only stage.
+    static_assert(!C::kGeneral || kOneStage);
     if (has_mask) {
       const bool any = load_mask_tile<C::kThreads>(problem, table, tile, mask_tile);
       if (!block_any(any)) {

@@ -16,7 +16,7 @@ struct ForwardParams {
   void* partials = nullptr;  // room for what they leave: see partials.h
   float scale = 1;           // of the scores
   float scale_log2 = 1;      // scale * log2(e)
-  bool query_in_chunks = true;  // rows of 16-byte chunks: see is_chunked
+  bool query_in_chunks = true;  // rows of 16-byte chunks: see is_in_chunks
   bool key_in_chunks = true;
   bool value_in_chunks = true;
   bool output_in_chunks = true;
