@@ -12,7 +12,10 @@ FUSED_ATTENTION_CORE double logsumexp(double max, double sum) {
 }
 
 /// Factor that turns the weighted sum of values into the output: 0 for a row that sees nothing.
-FUSED_ATTENTION_CORE double output_scale(double sum) { return sum == 0 ? 0.0 : 1.0 / sum; }
+template <class T>
+FUSED_ATTENTION_CORE T output_scale(T sum) {
+  return sum == 0 ? T(0) : T(1) / sum;
+}
 
 /// exp(score - LSE) is off by the rounding of LSE. From here on that error (|LSE| * 2^-24 in fp32)
 /// is no longer small beside the rounding of the scores, and where |LSE| swallows the logarithm of

@@ -93,8 +93,6 @@ bool backward_half(const core::BackwardProblem& call, void* statistics, const La
   const core::Sizes& sizes = call.problem.sizes;
   BackwardParams params = backward_params(call, statistics);
   params.in_chunks = is_in_chunks(call, sizeof(E));
-  const bool is_plain = call.problem.mask.data == nullptr && params.in_chunks &&
-                        params.scale_log2 > 0x1p-100F && params.scale_log2 < 0x1p100F;
   int index = 0;
   const std::int64_t dim = core::max64(sizes.dim_qk, sizes.dim_v);
   while (index < kTiles && kQueryGradientTiles[index].dim < dim) ++index;
@@ -105,7 +103,7 @@ bool backward_half(const core::BackwardProblem& call, void* statistics, const La
       start_query_gradient<QueryGradientConfig<E, kQueryTile, is_general>>(params, launcher);
       start_key_gradients<HalfKeyGradients<E, kKeyTile, is_general>>(params, launcher);
     };
-    if (is_plain) {
+    if (is_plain(call.problem, params.in_chunks, params.scale_log2)) {
       start(std::false_type());
     } else {
       start(std::true_type());

@@ -54,10 +54,14 @@ void visit_index(int index, const F& f) {
 
 /// Whether the plain kernels can do it: band masks only, rows in chunks, a scale that is positive
 /// and far from fp32's limits.
+inline bool is_plain(const core::Problem& problem, bool in_chunks, float scale_log2) {
+  return problem.mask.data == nullptr && in_chunks && scale_log2 > 0x1p-100F &&
+         scale_log2 < 0x1p100F;
+}
 inline bool is_plain(const ForwardParams& params) {
-  return params.call.problem.mask.data == nullptr && params.query_in_chunks &&
-         params.key_in_chunks && params.value_in_chunks && params.output_in_chunks &&
-         params.scale_log2 > 0x1p-100F && params.scale_log2 < 0x1p100F;
+  const bool in_chunks = params.query_in_chunks && params.key_in_chunks && params.value_in_chunks &&
+                         params.output_in_chunks;
+  return is_plain(params.call.problem, in_chunks, params.scale_log2);
 }
 
 /// Starts the kernel that merges the chunks of all rows, if there are any.

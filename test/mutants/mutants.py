@@ -263,8 +263,8 @@ HIDDEN = (
     mutant(
         "value or key of NaN meets weights of 0 where it is read by rows",
         ROW_TILE,
-        "if (check.all_finite()) return tile;",
-        "if (true) return tile;",
+        "check.add(tile.data + j * tile.ld, dim);\n  if (check.all_finite()) return tile;",
+        "check.add(tile.data + j * tile.ld, dim);\n  if (true) return tile;",
     ),
     mutant(
         "value of NaN is added to rows that do not see it",
@@ -352,9 +352,9 @@ FEW = (
         "few rows: dims past the last count",
         (
             Edit(
-                FEW_ROWS,
-                "for (std::int64_t d = dim; d < ld; ++d) to[d] = 0;",
-                "for (std::int64_t d = dim; d < ld; ++d) to[d] = 1;",
+                PANEL_IO,
+                "for (; i < length; ++i) to[i] = 0;",
+                "for (; i < length; ++i) to[i] = 1;",
             ),
             Edit(
                 ROW_TILE,

@@ -108,16 +108,6 @@ FUSED_ATTENTION_INLINE T dot(const T* a, const T* b, int n) {
   return sum_lanes<T>(sums) + sum;
 }
 
-/// to[i] = factor * from[i] for i < n, 0 up to the padded length.
-template <class T>
-FUSED_ATTENTION_INLINE void copy_padded(const T* from, int n, T factor, T* to) {
-  constexpr int L = kLanes<T>;
-  int i = 0;
-  for (; i + L <= n; i += L) store(to + i, load(from + i) * factor);
-  for (; i < n; ++i) to[i] = from[i] * factor;
-  for (; i < padded_length<T>(n); ++i) to[i] = 0;
-}
-
 /// Fills a panel: queries and grad_output in both orders, m, r, delta, dQ = 0.
 template <class C>
 void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& block,
@@ -154,8 +144,8 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
     const auto read = [&](const core::ConstOperand& x, int dim) {
       return read_row(problem.dtype, x.data, row_offset<C>(x, rows, lane), x.stride_d, dim, buffer);
     };
-    copy_padded(read(problem.query, dim_qk), dim_qk, static_cast<T>(problem.scale), query);
-    copy_padded(read(call.grad_output, dim_v), dim_v, T(1), grad);
+    copy_padded(read(problem.query, dim_qk), dim_qk, static_cast<T>(problem.scale), ld_qk, query);
+    copy_padded(read(call.grad_output, dim_v), dim_v, T(1), ld_v, grad);
     panel.delta[lane] = dot(grad, read(call.output, dim_v), dim_v);
     if (call.grad_logsumexp != nullptr) {
       panel.delta[lane] -= static_cast<const T*>(call.grad_logsumexp)[at];
@@ -232,7 +222,7 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Ti
   for (int lane = 0; lane < panel.rows->count; ++lane) {
     if (!core::logsumexp_is_coarse(panel.shift[lane])) continue;
     panel.shift[lane] = scratch.max[lane];
-    panel.factor[lane] = static_cast<T>(core::output_scale(scratch.sum[lane]));
+    panel.factor[lane] = core::output_scale(scratch.sum[lane]);
   }
 }
 

@@ -139,16 +139,17 @@ FUSED_ATTENTION_INLINE void scale_few_rows(std::int64_t dim, int count, const T*
   }
 }
 
-/// to[r][0 .. dim) = factor * x[row r], row-major, zeros up to the vector length.
+/// to[r][0 .. dim) = factor * x[row r], row-major, zeros up to the vector length. `buffer`: a
+/// padded row.
 template <class C>
 void load_few_rows(core::DType dtype, const core::ConstOperand& x, const PanelRows<C>& rows,
-                   int dim, typename C::Scalar factor, typename C::Scalar* to) {
+                   int dim, typename C::Scalar factor, typename C::Scalar* buffer,
+                   typename C::Scalar* to) {
   using T = typename C::Scalar;
   const std::int64_t ld = vector_length<T>(dim);
   for (int r = 0; r < rows.count; ++r, to += ld) {
-    load_row(dtype, x.data, row_offset<C>(x, rows, r), x.stride_d, dim, to);
-    for (int d = 0; d < dim; ++d) to[d] *= factor;
-    for (std::int64_t d = dim; d < ld; ++d) to[d] = 0;
+    const T* row = read_row(dtype, x.data, row_offset<C>(x, rows, r), x.stride_d, dim, buffer);
+    copy_padded(row, dim, factor, ld, to);
   }
 }
 

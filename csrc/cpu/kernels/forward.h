@@ -152,7 +152,7 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
     place_rows<P>(sizes, block, first, *panel.rows);
     if (few) {
       load_few_rows<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
-                       static_cast<T>(problem.scale), panel.queries);
+                       static_cast<T>(problem.scale), scratch.rows, panel.queries);
     } else {
       load_panel<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
                     static_cast<T>(problem.scale), scratch.rows, panel.queries);

@@ -86,8 +86,7 @@ void write_panel(const core::ForwardProblem& call, const ForwardPanel<C>& panel,
   const PanelRows<C>& rows = *panel.rows;
   store_panel<C>(
       problem.dtype, call.output, rows, static_cast<int>(sizes.dim_v),
-      [&](int lane) { return static_cast<T>(core::output_scale(panel.sum[lane])); }, panel.output,
-      buffer);
+      [&](int lane) { return core::output_scale(panel.sum[lane]); }, panel.output, buffer);
   for (int lane = 0; lane < rows.count; ++lane) {
     const std::int64_t head = rows.batch * sizes.heads_q + rows.head[lane];
     static_cast<T*>(call.logsumexp)[head * sizes.seq_q + rows.position[lane]] =

@@ -16,6 +16,17 @@ FUSED_ATTENTION_INLINE std::int64_t row_offset(const Operand& x, const PanelRows
   return rows.batch * x.stride_b + rows.head[lane] * x.stride_h + rows.position[lane] * x.stride_s;
 }
 
+/// to[i] = factor * from[i] for i < n, 0 up to `length`.
+template <class T>
+FUSED_ATTENTION_INLINE void copy_padded(const T* from, int n, T factor, std::int64_t length,
+                                        T* to) {
+  constexpr int L = kLanes<T>;
+  int i = 0;
+  for (; i + L <= n; i += L) store(to + i, load(from + i) * factor);
+  for (; i < n; ++i) to[i] = from[i] * factor;
+  for (; i < length; ++i) to[i] = 0;
+}
+
 /// to[d][lane] = factor * x[row of lane][d], 0 in empty lanes. `buffer`: a padded row per lane.
 template <class C>
 void load_panel(core::DType dtype, const core::ConstOperand& x, const PanelRows<C>& rows, int dim,

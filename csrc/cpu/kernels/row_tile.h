@@ -120,21 +120,11 @@ template <class T>
 StoredTile<T> without_non_finite(StoredTile<T> tile, int count, int dim, RowAccess access,
                                  T* buffer, NonFinite* non_finite) {
   non_finite->count = 0;
-  bool finite = true;
+  FiniteCheck<T> check;
   visit_stored(tile, [&](const auto* data) {
-    Vec<T> sum[4] = {};  // of 0 * x, as in FiniteCheck
-    for (int j = 0; j < count; ++j) {
-      const auto* row = data + j * tile.ld;
-      int d = 0;
-      for (; d + 4 * kLanes<T> <= dim; d += 4 * kLanes<T>) {
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) sum[k] += load(row + d + k * kLanes<T>) * T(0);
-      }
-      for (; d < dim; d += kLanes<T>) sum[0] += load(row + d) * T(0);
-    }
-    finite = sum_lanes<T>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0;
+    for (int j = 0; j < count; ++j) check.add(data + j * tile.ld, dim);
   });
-  if (finite) return tile;
+  if (check.all_finite()) return tile;
   RowTile<T> rows{static_cast<const T*>(tile.data), tile.ld};
   if (tile.dtype != kStoredAs<T>) {
     rows = read_rows({tile.dtype, tile.data, 0, tile.ld, 1, count, dim}, access, buffer);

@@ -3,6 +3,7 @@
 // registers.
 #pragma once
 
+#include "../../core/online_softmax.h"
 #include "exact_scores.h"
 #include "params.h"
 #include "partials.h"
@@ -46,7 +47,7 @@ FUSED_ATTENTION_DEVICE void write_exact_forward(const ForwardParams& params,
   FUSED_ATTENTION_UNROLL
   for (int r = 0; r < C::Tiles::kR; ++r) {
     const T total = sum_of_exact_row(sum[r]);
-    factor[r] = total == 0 ? T(0) : T(1) / total;
+    factor[r] = core::output_scale(total);
     const int row = exact_row<C::Tiles::kR>(r);
     if (row < rows.count && rows.first_value == 0 && exact_lane() == 0) {
       const GlobalPtr<T> lse(static_cast<T*>(params.call.logsumexp));

@@ -1,6 +1,7 @@
 // The end of a forward block: output and LSE of its rows.
 #pragma once
 
+#include "../../core/online_softmax.h"
 #include "copy.h"
 #include "params.h"
 #include "partials.h"
@@ -84,7 +85,7 @@ FUSED_ATTENTION_DEVICE void write_forward(const ForwardParams& params, const Row
     FUSED_ATTENTION_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_row(softmax.sum[m][half]);
-      factor[m][half] = sum == 0 ? 0.0F : 1.0F / sum;
+      factor[m][half] = core::output_scale(sum);
       const int row = warp_rows.row(m, half);
       if (rows.first_value == 0 && fragment_column() == 0 && row < rows.count) {
         const RowPlace place = warp_rows.table.place(row);

@@ -135,19 +135,7 @@ FUSED_ATTENTION_DEVICE void add_non_finite_grads(const BackwardParams& params,
     }
     const std::int64_t offset = list_offset(x, block.rows, row) + column * x.stride_d;
     const auto for_each_non_finite = [&](const auto& f) {
-      const std::int64_t columns = opaque(problem.sizes.dim_v - column);
-      GlobalPtr<const E> at = base + opaque(offset);
-      FUSED_ATTENTION_UNROLL
-      for (int n = 0; n < kN; ++n) {
-        FUSED_ATTENTION_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          if (n * 8 + i < columns) {
-            const E element = load_global<E>(at + i * x.stride_d);
-            if (non_finite_halves<E>(element.bits) != 0) f(n, i, to_float(element));
-          }
-        }
-        at = at + 8 * x.stride_d;
-      }
+      for_each_non_finite_pair<E, kN>(base, offset, x.stride_d, problem.sizes.dim_v - column, f);
     };
     bool any = false;
     for_each_non_finite([&](int, int, float) { any = true; });

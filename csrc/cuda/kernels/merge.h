@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "../../core/online_softmax.h"
 #include "../tile_config.h"
 #include "partials.h"
 #include "scores.h"
@@ -75,7 +76,7 @@ FUSED_ATTENTION_DEVICE void merge_body(const ForwardParams& params) {
   const GlobalPtr<E> output = GlobalPtr<E>(static_cast<E*>(to.data)) +
                               (batch * to.stride_b + (head - batch * sizes.heads_q) * to.stride_h +
                                (row - head * sizes.seq_q) * to.stride_s);
-  const T factor = total == 0 ? T(0) : 1 / total;
+  const T factor = core::output_scale(total);
   FUSED_ATTENTION_NO_UNROLL
   for (std::int64_t column = lane; column < sizes.dim_v; column += kWarp) {
     const GlobalPtr<const T> first = partial_of<T>(params, row, 0).sums + column;

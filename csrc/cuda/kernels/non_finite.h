@@ -44,6 +44,28 @@ FUSED_ATTENTION_DEVICE void clear_own_non_finite(CopyLane<kThreads> lane, TileTy
   });
 }
 
+/// f(n, i, x) for the numbers x = base[offset + (8 n + i) stride_d], n < kN and i < 2, that are Inf
+/// or NaN: a lane's columns of a row, of which there are `columns`.
+template <class E, int kN, class F>
+FUSED_ATTENTION_DEVICE void for_each_non_finite_pair(GlobalPtr<const E> base, std::int64_t offset,
+                                                     std::int64_t stride_d, std::int64_t columns,
+                                                     const F& f) {
+  // Opaque, or all comparisons and addresses would be made before the caller's loop, and kept.
+  columns = opaque(columns);
+  GlobalPtr<const E> at = base + opaque(offset);
+  FUSED_ATTENTION_UNROLL
+  for (int n = 0; n < kN; ++n) {
+    FUSED_ATTENTION_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if (n * 8 + i < columns) {
+        const E element = load_global<E>(at + i * stride_d);
+        if (non_finite_halves<E>(element.bits) != 0) f(n, i, to_float(element));
+      }
+    }
+    at = at + 8 * stride_d;
+  }
+}
+
 /// sums += x for each Inf and NaN x of V's columns that are the block's, for the keys of tiles that
 /// are not full, where the row sees the key. Written for few registers beside the sums, not for
 /// speed.
@@ -64,20 +86,7 @@ FUSED_ATTENTION_DEVICE void add_non_finite_values(const core::Problem& problem, 
   for (int key = keys.begin; key < keys.end; ++key, row += x.stride_s) {
     if (!has_mask && keys.template is_full<C::kKeys>(key / C::kKeys * C::kKeys)) continue;
     const auto for_each_non_finite = [&](const auto& f) {
-      // Opaque, or all comparisons and addresses would be made before the loop, and kept.
-      const std::int64_t columns = opaque(problem.sizes.dim_v - column);
-      GlobalPtr<const E> at = base + opaque(row);
-      FUSED_ATTENTION_UNROLL
-      for (int n = 0; n < kN; ++n) {
-        FUSED_ATTENTION_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          if (n * 8 + i < columns) {
-            const E element = load_global<E>(at + i * x.stride_d);
-            if (non_finite_halves<E>(element.bits) != 0) f(n, i, to_float(element));
-          }
-        }
-        at = at + 8 * x.stride_d;
-      }
+      for_each_non_finite_pair<E, kN>(base, row, x.stride_d, problem.sizes.dim_v - column, f);
     };
     bool any = false;
     for_each_non_finite([&](int, int, float) { any = true; });
