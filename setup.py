@@ -2,6 +2,7 @@
 
 FUSED_ATTENTION_BUILD_DIR: where CMake builds (build/release). MAX_JOBS: compilers at a time.
 CMAKE_ARGS: more arguments for the configure step. USE_CUDA: see cmake/CudaSwitch.cmake.
+TORCH_CUDA_ARCH_LIST: see cmake/CudaArchitectures.cmake.
 """
 
 import importlib.util

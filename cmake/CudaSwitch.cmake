@@ -3,6 +3,7 @@
 #
 # auto means: when a toolkit is there that fits torch, and torch is a CUDA build. Never when a GPU is there,
 # so that a build machine without one makes the same library.
+include(CudaArchitectures)
 if(NOT DEFINED USE_CUDA)
   set(USE_CUDA auto)
   if(NOT "$ENV{USE_CUDA}" STREQUAL "")
@@ -44,7 +45,7 @@ elseif(cuda_choice MATCHES "^(1|on|yes|true|auto)$")
   if(NOT cuda_obstacle)
     set(FUSED_ATTENTION_CUDA TRUE)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # 90: machine code and PTX, for what comes later
+      fused_attention_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
     endif()
     list(JOIN CMAKE_CUDA_ARCHITECTURES ", " cuda_architectures)
     message(STATUS "CUDA kernels: yes, for ${cuda_architectures} (${CMAKE_CUDA_COMPILER})")

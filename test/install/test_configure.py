@@ -94,11 +94,70 @@ def test_toolkit_that_fits_torch_is_used_whether_or_not_there_is_a_gpu(tmp_path)
     release = run(toolkit, "--version").stdout
     if f"release {torch.version.cuda.split('.')[0]}." not in release:
         pytest.skip("the CUDA toolkit is of another major release than torch's")
-    env = {"CUDA_VISIBLE_DEVICES": ""}
+    env = {"CUDA_VISIBLE_DEVICES": "", "TORCH_CUDA_ARCH_LIST": ""}
     output = configure(
         ROOT, tmp_path / "b", f"-DCMAKE_CUDA_COMPILER={toolkit}", "-DUSE_CUDA=1", env=env
     ).stdout
     assert f"CUDA kernels: yes, for 80-real, 90 ({toolkit})" in output
+
+
+def architectures(tmp_path, *arguments, env=None, check=True):
+    """What CMAKE_CUDA_ARCHITECTURES becomes; the whole output if that fails."""
+    script = tmp_path / "architectures.cmake"
+    script.write_text(
+        f"include({ROOT}/cmake/CudaArchitectures.cmake)\n"
+        "fused_attention_cuda_architectures(result)\n"
+        'message("result=${result}")\n'
+    )
+    env = {"TORCH_CUDA_ARCH_LIST": "", **(env or {})}
+    output = run("cmake", *arguments, "-P", script, env=env, check=check).stdout
+    return output.split("result=")[1].strip() if check else " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ("", "80-real;90"),
+        ("8.0;9.0+PTX", "80-real;90"),
+        ("8.6 8.9  12.0+PTX", "86-real;89-real;120"),
+        ("9.0a", "90a-real"),
+        ("7.0;7.5;8.0", "80-real"),
+        ("Ampere;Hopper", "80-real;86;90"),
+        ("Ampere+Tegra", "87-real"),
+        ("native", "native"),
+    ],
+)
+def test_torch_cuda_arch_list_is_read_as_torchs_extensions_read_it(tmp_path, asked, given):
+    assert architectures(tmp_path, env={"TORCH_CUDA_ARCH_LIST": asked}) == given
+    other = {"TORCH_CUDA_ARCH_LIST": "10.0"}  # the variable counts more
+    if asked:
+        assert architectures(tmp_path, f"-DTORCH_CUDA_ARCH_LIST={asked}", env=other) == given
+
+
+@pytest.mark.parametrize("asked", ["sm_80", "8", "8.0,9.0", "80", "8.0;PTX"])
+def test_torch_cuda_arch_list_of_another_form_fails_and_says_so(tmp_path, asked):
+    output = architectures(tmp_path, env={"TORCH_CUDA_ARCH_LIST": asked}, check=False)
+    assert "is a list such as '8.0;9.0+PTX'" in output
+    assert "CMAKE_CUDA_ARCHITECTURES" in output
+
+
+def test_torch_cuda_arch_list_without_a_gpu_that_the_kernels_run_on_fails(tmp_path):
+    output = architectures(tmp_path, env={"TORCH_CUDA_ARCH_LIST": "7.0 7.5+PTX"}, check=False)
+    assert "need 8.0 or newer" in output
+
+
+def test_torch_cuda_arch_list_decides_what_is_compiled(tmp_path):
+    if not torch.version.cuda:
+        pytest.skip("this torch is a CPU build")
+    release = torch.version.cuda.split(".")[0] + ".0"
+    arguments = (f"-DCMAKE_CUDA_COMPILER={fake_nvcc(tmp_path, release)}", "-DUSE_CUDA=1")
+    env = {"TORCH_CUDA_ARCH_LIST": "8.6+PTX"}
+    # The compiler is none, so that this fails later.
+    output = configure(ROOT, tmp_path / "b", *arguments, env=env, check=False).stdout
+    assert "CUDA kernels: yes, for 86 (" in output
+    by_hand = "-DCMAKE_CUDA_ARCHITECTURES=89-real"
+    output = configure(ROOT, tmp_path / "c", *arguments, by_hand, env=env, check=False).stdout
+    assert "CUDA kernels: yes, for 89-real (" in output
 
 
 def test_use_cuda_of_another_word_fails(tmp_path):

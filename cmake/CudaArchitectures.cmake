@@ -1,0 +1,47 @@
+# Sets `result` to what TORCH_CUDA_ARCH_LIST (variable, else environment) asks for, in the words of
+# CMAKE_CUDA_ARCHITECTURES. The list is the one that torch's own extensions are built with: "8.0;9.0+PTX",
+# or with spaces, or by names; +PTX adds PTX, from which the driver compiles for GPUs that come later. Such a
+# list is often of a whole machine or image, so that what is older than the kernels is left out.
+function(fused_attention_cuda_architectures result)
+  set(default "8.0;9.0+PTX")
+  set(list "${TORCH_CUDA_ARCH_LIST}")
+  if("${list}" STREQUAL "")
+    set(list "$ENV{TORCH_CUDA_ARCH_LIST}")
+  endif()
+  string(REGEX MATCHALL "[^ ;]+" entries "${list}")
+  if(NOT entries)
+    set(entries "${default}")
+  elseif(entries STREQUAL "native")
+    set(${result} native PARENT_SCOPE)
+    return()
+  endif()
+  # Names before those that they begin with.
+  list(TRANSFORM entries REPLACE "^Ampere\\+Tegra$" "8.7")
+  list(TRANSFORM entries REPLACE "^Ampere$" "8.0;8.6+PTX")
+  list(TRANSFORM entries REPLACE "^Ada$" "8.9+PTX")
+  list(TRANSFORM entries REPLACE "^Hopper$" "9.0+PTX")
+  list(TRANSFORM entries REPLACE "^Blackwell\\+Tegra$" "11.0")
+  list(TRANSFORM entries REPLACE "^Blackwell$" "10.0;10.3;12.0;12.1+PTX")
+  set(architectures "")
+  foreach(entry IN LISTS entries)
+    if(NOT entry MATCHES "^([0-9]+)\\.([0-9][af]?)(\\+PTX)?$")
+      message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST is a list such as '${default}', or native, but '${entry}' is in it: "
+                          "'${list}'. CMAKE_CUDA_ARCHITECTURES takes everything that CMake knows.")
+    endif()
+    if(CMAKE_MATCH_1 LESS 8)
+      message(STATUS "CUDA kernels: not for ${entry} of TORCH_CUDA_ARCH_LIST, they need 8.0 or newer")
+      continue()
+    endif()
+    set(kind "-real")
+    if(CMAKE_MATCH_3)
+      set(kind "")  # machine code and PTX
+    endif()
+    list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}${kind}")
+  endforeach()
+  if(NOT architectures)
+    message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST is '${list}', but the CUDA kernels need 8.0 or newer. "
+                        "Build with USE_CUDA=0, or for newer GPUs.")
+  endif()
+  list(REMOVE_DUPLICATES architectures)
+  set(${result} "${architectures}" PARENT_SCOPE)
+endfunction()
