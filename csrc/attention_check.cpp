@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/mask.h"
+#include "cuda/launch.h"
 
 #define FUSED_ATTENTION_CHECK(condition, ...) \
   TORCH_CHECK(condition, "fused_attention::attention: ", __VA_ARGS__)
@@ -281,6 +282,28 @@ void check_backward(const BackwardTensors& t, const GradInputMask& wanted,
   FUSED_ATTENTION_CHECK(!wanted[3] && !wanted[4] && !wanted[5],
                         "gradients to attn_mask, sinks and alibi_slopes are not supported yet, but "
                         "grad_input_mask asks for one");
+}
+
+void check_cuda_limits(const ForwardTensors& t, bool with_gradient) {
+  const auto dtype = t.query.scalar_type();
+  if (dtype == at::kHalf || dtype == at::kBFloat16) {
+    const SymInt largest(cuda::kLargestHeadDim);
+    FUSED_ATTENTION_SYM_CHECK(t.query.sym_size(3).sym_le(largest),
+                              "expected a head dim D of at most ", largest,
+                              " in half precision on CUDA, but got ", describe("query", t.query));
+    FUSED_ATTENTION_SYM_CHECK(
+        with_gradient ? t.value.sym_size(3).sym_le(largest) : c10::SymBool(true),
+        "expected a head dim Dv of at most ", largest,
+        " in half precision on CUDA where a gradient is needed, but got ",
+        describe("value", t.value), ". Without gradients, under torch.no_grad(), it may be larger");
+  }
+  const SymInt longest(cuda::kLongestSequence);
+  for (const auto& [name, length] :
+       {std::pair{"Sq", t.query.sym_size(2)}, std::pair{"Sk", t.key.sym_size(2)},
+        std::pair{"the number of query heads", t.query.sym_size(1)}}) {
+    FUSED_ATTENTION_SYM_CHECK(length.sym_le(longest), "expected ", name, " of at most ", longest,
+                              " on CUDA, but got ", length);
+  }
 }
 
 core::ConstOperand to_const_operand(const Tensor& tensor) {

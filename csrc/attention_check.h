@@ -17,6 +17,10 @@ void check_forward(const ForwardTensors& tensors, const CallOptions& options);
 void check_backward(const BackwardTensors& tensors, const GradInputMask& wanted,
                     const CallOptions& options);
 
+/// Limits of the CUDA kernels, of which those of Dv hold only `with_gradient`. Ask check_forward
+/// before.
+void check_cuda_limits(const ForwardTensors& tensors, bool with_gradient);
+
 /// All tensors are defined, strided, neither nested nor quantized: what has to be known before
 /// sizes are looked at, and before the dispatcher finds no kernel for another layout.
 void check_dense(const ForwardTensors& tensors);

@@ -2,8 +2,6 @@
 // the device.
 #include <c10/core/DeviceGuard.h>
 
-#include <algorithm>
-
 #include "../attention_backward.h"
 #include "../attention_check.h"
 #include "../attention_outputs.h"
@@ -15,20 +13,11 @@
 namespace fused_attention {
 namespace {
 
-/// Kernels count positions inside a block of rows, and keys, in 32 bits.
-void check_lengths(const core::Sizes& sizes) {
-  for (const auto& [name, length] : {std::pair{"Sq", sizes.seq_q}, std::pair{"Sk", sizes.seq_k},
-                                     std::pair{"the number of query heads", sizes.heads_q}}) {
-    TORCH_CHECK(length <= cuda::kLongestSequence, "fused_attention::attention: expected ", name,
-                " of at most ", cuda::kLongestSequence, " on CUDA, but got ", length);
-  }
-}
-
 ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOptions& options) {
   check_forward(tensors, options);
+  check_cuda_limits(tensors, /*with_gradient=*/false);
   const c10::DeviceGuard guard(tensors.query.device());
   const core::Problem problem = make_problem(tensors, options);
-  check_lengths(problem.sizes);
   ForwardResult result = empty_forward_result(tensors);
   const auto& [output, logsumexp, rng_state] = result;
   if (logsumexp.numel() == 0) {
@@ -43,25 +32,16 @@ ForwardResult attention_forward_cuda(const ForwardTensors& tensors, const CallOp
   const bool found = cuda::forward(
       {.problem = problem, .output = to_operand(output), .logsumexp = logsumexp.mutable_data_ptr()},
       split, cuda::current_stream(device));
-  TORCH_CHECK(found, "fused_attention::attention: expected a head dim D of at most ",
-              cuda::kLargestHeadDim, " for half precision on CUDA, but got query of shape ",
-              tensors.query.sizes());
+  TORCH_INTERNAL_ASSERT(found);
   return result;
 }
 
 BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const GradInputMask& wanted,
                                        const CallOptions& options) {
   check_backward(tensors, wanted, options);
+  check_cuda_limits(tensors.inputs, /*with_gradient=*/true);
   const at::Tensor& query = tensors.inputs.query;
-  const auto dtype = query.scalar_type();
-  const std::int64_t dim = std::max(query.size(3), tensors.inputs.value.size(3));
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      (dtype != at::kHalf && dtype != at::kBFloat16) || dim <= cuda::kLargestHeadDim,
-      "fused_attention::attention: expected head dims D and Dv of at most ", cuda::kLargestHeadDim,
-      " for the backward pass in half precision on CUDA, but got query of shape ", query.sizes(),
-      " and value of shape ", tensors.inputs.value.sizes());
   const c10::DeviceGuard guard(query.device());
-  check_lengths(make_problem(tensors.inputs, options).sizes);
   // One number expanded, as the gradient of a sum is, would keep all operands from being copied in
   // chunks.
   const at::Tensor grad_output =
@@ -71,7 +51,7 @@ BackwardResult attention_backward_cuda(const BackwardTensors& tensors, const Gra
   return run_backward(in_rows, wanted, options, [&](const core::BackwardProblem& call) {
     const at::Tensor statistics =
         at::empty({query.size(0), query.size(1), query.size(2), cuda::kStatisticsNumbers},
-                  query.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
+                  query.options().dtype(accumulation_type(query.scalar_type())));
     const bool found =
         cuda::backward(call, statistics.mutable_data_ptr(), cuda::current_stream(query.device()));
     TORCH_INTERNAL_ASSERT(found);

@@ -150,6 +150,6 @@ def test_backward_on_cuda_is_deterministic(dtype):
 
 def test_backward_beyond_the_largest_kernel_is_an_error():
     x = make(Shape(1, 1, 1, 4, 4, 64, 577), torch.bfloat16)
-    with pytest.raises(RuntimeError, match="head dims D and Dv of at most 576"):
+    with pytest.raises(RuntimeError, match="head dim Dv of at most 576"):
         run_fused(*map(to_cuda, x))
     run_fused(*(to_cuda(t if t is None else t.float()) for t in x))
