@@ -1,6 +1,7 @@
 // Lists the CUDA kernels with what the host knows about each, one JSON object a line. The launch
 // code itself names them: it is asked for every dtype, head dim and kind of problem, and its
-// launcher only writes down what it would start. Needs no CUDA.
+// launcher only writes down what it would start, with much shared memory and with little. Needs no
+// CUDA.
 #include <cxxabi.h>
 
 #include <cstdint>
@@ -47,6 +48,9 @@ std::string tile_numbers() {
 
 struct ListingLauncher {
   std::set<std::string>& seen;
+  int shared_bytes;
+
+  int most_shared_bytes() const { return shared_bytes; }
 
   template <class C>
   void operator()(const Launch& launch, const typename C::Params& /*params*/) const {
@@ -102,15 +106,17 @@ void list_kernels_of(core::DType dtype, const core::Sizes& s, bool has_mask,
 
 void list_kernels() {
   std::set<std::string> seen;
-  const ListingLauncher launcher{seen};
-  for (const std::int64_t dim : {64, 96, 128, 192, 256, 576}) {
-    for (const std::int64_t dim_v : {dim, dim * 2 / 3}) {  // 192 / 128 has a kernel of its own
-      for (const bool has_mask : {false, true}) {
-        const core::Sizes sizes{1, 4, 2, 4096, 4096, dim, dim_v};
-        list_kernels_of<BFloat16>(core::DType::kBFloat16, sizes, has_mask, launcher);
-        list_kernels_of<Float16>(core::DType::kFloat16, sizes, has_mask, launcher);
-        list_kernels_of<float>(core::DType::kFloat32, sizes, has_mask, launcher);
-        list_kernels_of<double>(core::DType::kFloat64, sizes, has_mask, launcher);
+  for (const int shared_bytes : {163 << 10, kLeastSharedBytes}) {
+    const ListingLauncher launcher{seen, shared_bytes};
+    for (const std::int64_t dim : {64, 96, 128, 192, 256, 576}) {
+      for (const std::int64_t dim_v : {dim, dim * 2 / 3}) {  // 192 / 128 has a kernel of its own
+        for (const bool has_mask : {false, true}) {
+          const core::Sizes sizes{1, 4, 2, 4096, 4096, dim, dim_v};
+          list_kernels_of<BFloat16>(core::DType::kBFloat16, sizes, has_mask, launcher);
+          list_kernels_of<Float16>(core::DType::kFloat16, sizes, has_mask, launcher);
+          list_kernels_of<float>(core::DType::kFloat32, sizes, has_mask, launcher);
+          list_kernels_of<double>(core::DType::kFloat64, sizes, has_mask, launcher);
+        }
       }
     }
   }

@@ -1,6 +1,8 @@
 // From a backward problem to launches. Torch-free; see forward_launch.h.
 #pragma once
 
+#include <algorithm>
+
 #include "forward_launch.h"
 #include "kernels/backward_exact_key.h"
 #include "kernels/backward_key.h"
@@ -10,6 +12,16 @@ namespace fused_attention::cuda {
 static_assert(sizeof(RowStatistics) == kStatisticsNumbers * sizeof(float));
 static_assert(kQueryGradientTiles[std::size(kQueryGradientTiles) - 1].dim == kLargestHeadDim);
 static_assert(std::size(kQueryGradientTiles) == std::size(kKeyGradientTiles));
+static_assert(std::size(kSmallQueryGradientTiles) == std::size(kSmallKeyGradientTiles));
+
+/// The first tile that holds the head dim; -1 if none does.
+template <std::size_t n>
+constexpr int find_tile(const BackwardTile (&tiles)[n], std::int64_t dim) {
+  for (std::size_t index = 0; index < n; ++index) {
+    if (dim <= tiles[index].dim) return static_cast<int>(index);
+  }
+  return -1;
+}
 
 /// Starts the kernel C for rows or keys in `items` blocks, and all slices of `dim` columns.
 template <class C, class Launcher>
@@ -56,12 +68,32 @@ void start_key_gradients(const BackwardParams& params, const Launcher& launcher)
   }
 }
 
-template <class E, BackwardTile kTile, bool kGeneral>
-struct HalfKeyGradients {
-  static constexpr bool kInOneLaunch = kTile.columns <= 128;
+/// The kernels of one problem: the second reads what the first leaves, in the way of `kGeneral`.
+template <class E, BackwardTile kQueryTile, BackwardTile kKeyTile, bool kGeneral>
+struct HalfGradients {
+  static_assert(kQueryTile.dim == kKeyTile.dim);
+  static constexpr bool kInOneLaunch = kKeyTile.columns <= 128;
+  using Query = QueryGradientConfig<E, kQueryTile, kGeneral>;
   template <KeyGradients kWhich>
-  using With = KeyGradientConfig<E, kTile, kWhich, kGeneral>;
+  using With = KeyGradientConfig<E, kKeyTile, kWhich, kGeneral>;
+
+  using Largest = With<kInOneLaunch ? KeyGradients::kBoth : KeyGradients::kKey>;
+  static constexpr int kSharedBytes = std::max(Query::kSharedBytes, Largest::kSharedBytes);
 };
+
+template <class E, int kIndex, bool kGeneral, class Launcher>
+void start_half_backward(const BackwardParams& params, const Launcher& launcher) {
+  constexpr BackwardTile kTile = kQueryGradientTiles[kIndex];
+  constexpr int kSmall = find_tile(kSmallQueryGradientTiles, kTile.dim);
+  start_fitting<
+      HalfGradients<E, kTile, kKeyGradientTiles[kIndex], kGeneral>,
+      HalfGradients<E, kSmallQueryGradientTiles[kSmall], kSmallKeyGradientTiles[kSmall], true>>(
+      launcher, [&](auto gradients) {
+        using Gradients = decltype(gradients);
+        start_query_gradient<typename Gradients::Query>(params, launcher);
+        start_key_gradients<Gradients>(params, launcher);
+      });
+}
 
 inline BackwardParams backward_params(const core::BackwardProblem& call, void* statistics) {
   BackwardParams params;
@@ -93,23 +125,15 @@ bool backward_half(const core::BackwardProblem& call, void* statistics, const La
   const core::Sizes& sizes = call.problem.sizes;
   BackwardParams params = backward_params(call, statistics);
   params.in_chunks = is_in_chunks(call, sizeof(E));
-  int index = 0;
-  const std::int64_t dim = core::max64(sizes.dim_qk, sizes.dim_v);
-  while (index < kTiles && kQueryGradientTiles[index].dim < dim) ++index;
+  const int index = find_tile(kQueryGradientTiles, core::max64(sizes.dim_qk, sizes.dim_v));
   visit_index<kTiles>(index, [&](auto constant) {
-    const auto start = [&](auto is_general) {
-      constexpr BackwardTile kQueryTile = kQueryGradientTiles[constant];
-      constexpr BackwardTile kKeyTile = kKeyGradientTiles[constant];
-      start_query_gradient<QueryGradientConfig<E, kQueryTile, is_general>>(params, launcher);
-      start_key_gradients<HalfKeyGradients<E, kKeyTile, is_general>>(params, launcher);
-    };
     if (is_plain(call.problem, params.in_chunks, params.scale_log2)) {
-      start(std::false_type());
+      start_half_backward<E, constant, false>(params, launcher);
     } else {
-      start(std::true_type());
+      start_half_backward<E, constant, true>(params, launcher);
     }
   });
-  return index < kTiles;
+  return index >= 0;
 }
 
 template <class T, ExactTile kTile, bool kInOneLaunch_>

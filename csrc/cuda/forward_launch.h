@@ -96,6 +96,28 @@ inline ForwardParams forward_params(const core::ForwardProblem& call, const KeyS
   return params;
 }
 
+/// start(Usual()) where a block may have as much shared memory as that takes, else start(Small()),
+/// which every GPU has room for.
+template <class Usual, class Small, class Launcher, class Start>
+void start_fitting(const Launcher& launcher, const Start& start) {
+  static_assert(Small::kSharedBytes <= kLeastSharedBytes);
+  if constexpr (Usual::kSharedBytes <= kLeastSharedBytes) {
+    start(Usual());
+  } else if (Usual::kSharedBytes <= launcher.most_shared_bytes()) {
+    start(Usual());
+  } else {
+    start(Small());
+  }
+}
+
+template <class E, ForwardTile kTile, bool kGeneral, class Launcher>
+void start_half_forward(const ForwardParams& params, const Launcher& launcher) {
+  constexpr int kSmall = find_tile(kSmallForwardTiles, kTile.dim_qk, kTile.dim_v);
+  start_fitting<ForwardConfig<E, kTile, kGeneral>,
+                ForwardConfig<E, kSmallForwardTiles[kSmall], true>>(
+      launcher, [&](auto config) { start_forward<decltype(config)>(params, launcher); });
+}
+
 /// A problem of 16-bit elements E. False if no kernel holds D.
 template <class E, class Launcher>
 bool forward_half(const core::ForwardProblem& call, const KeySplit& split,
@@ -111,13 +133,13 @@ bool forward_half(const core::ForwardProblem& call, const KeySplit& split,
   if (is_plain(params) && params.chunks == 1) {
     const int index = find_tile(kPlainForwardTiles, sizes.dim_qk, sizes.dim_v);
     visit_index<std::size(kPlainForwardTiles)>(index, [&](auto constant) {
-      start_forward<ForwardConfig<E, kPlainForwardTiles[constant], false>>(params, launcher);
+      start_half_forward<E, kPlainForwardTiles[constant], false>(params, launcher);
     });
     return index >= 0;
   }
   const int index = find_tile(kGeneralForwardTiles, sizes.dim_qk, sizes.dim_v);
   visit_index<std::size(kGeneralForwardTiles)>(index, [&](auto constant) {
-    start_forward<ForwardConfig<E, kGeneralForwardTiles[constant], true>>(params, launcher);
+    start_half_forward<E, kGeneralForwardTiles[constant], true>(params, launcher);
     start_merge<E>(params, launcher);
   });
   return index >= 0;

@@ -16,16 +16,22 @@ __global__ void __launch_bounds__(C::kThreads, C::kTile.blocks_per_sm)
   C::run(params);
 }
 
-/// `shared_bytes`: of the kernel. sm_86, sm_89 and sm_120 have less for a block than sm_80.
-inline void check_launch(cudaError_t error, int shared_bytes) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // so that the next call does not report it again
+/// Shared memory that a block may have on the current device; 0 if the device does not say.
+inline int most_shared_bytes() {
   int device = 0;
   int most = 0;
   const bool known =
       cudaGetDevice(&device) == cudaSuccess &&
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
-  if (known && shared_bytes > most) {
+  return known ? most : 0;
+}
+
+/// `shared_bytes`: of the kernel.
+inline void check_launch(cudaError_t error, int shared_bytes) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // so that the next call does not report it again
+  const int most = most_shared_bytes();
+  if (most > 0 && shared_bytes > most) {
     throw std::runtime_error(
         "fused_attention::attention: expected a GPU with " + std::to_string(shared_bytes) +
         " bytes of shared memory for a block, which the kernel of these head dims takes, but this "
@@ -39,6 +45,8 @@ inline void check_launch(cudaError_t error, int shared_bytes) {
 
 struct CudaLauncher {
   cudaStream_t stream;
+
+  int most_shared_bytes() const { return cuda::most_shared_bytes(); }
 
   template <class C>
   void operator()(const Launch& launch, const typename C::Params& params) const {

@@ -1,12 +1,17 @@
 // The tiles that the CUDA kernels are compiled for, each row with what fixed it.
 //
-// Limits: 65536 registers an SM and 255 a thread; shared memory 163 KB (sm_80) or 227 KB (sm_90) a
-// block, of 164 and 228 KB an SM, 1 KB of it reserved for each block.
+// Limits: 65536 registers an SM and 255 a thread; shared memory 163 KB (sm_80, sm_87) or 227 KB
+// (sm_90, sm_100) a block, of 164 and 228 KB an SM, 1 KB of it reserved for each block. 99 of 100
+// KB on sm_86, sm_89 and sm_120: where a kernel takes more, one of the `kSmall` tables does its
+// work.
 #pragma once
 
 #include <cstdint>
 
 namespace fused_attention::cuda {
+
+/// Shared memory of a block that every GPU from sm_80 on has.
+inline constexpr int kLeastSharedBytes = 99 << 10;
 
 /// Tile of a forward kernel on tensor cores. It serves every D <= dim_qk; a larger Dv than dim_v is
 /// cut into slices of dim_v columns, each a block of its own that computes the scores again.
@@ -18,8 +23,8 @@ struct ForwardTile {
   int stages;         // tiles of K and V in shared memory; 1: V arrives during Q K^T, K during P V
   int blocks_per_sm;  // that registers have to leave room for
 
-  static constexpr int kWarps = 4;
-  constexpr int threads() const { return kWarps * 32; }
+  constexpr int warps() const { return rows < 64 ? rows / 16 : 4; }
+  constexpr int threads() const { return warps() * 32; }
 };
 
 /// Plain problems: band masks only, 16-byte aligned rows, positive scale. Two 16-row fragments for
@@ -41,6 +46,11 @@ inline constexpr ForwardTile kGeneralForwardTiles[] = {
     {128, 128, 64, 64, 1, 2},  // 67 KB
     {256, 256, 64, 32, 1, 2},  // 75 KB
     {576, 256, 64, 32, 1, 1},  // 135 KB
+};
+
+/// In place of those that take more than kLeastSharedBytes: for plain problems, too.
+inline constexpr ForwardTile kSmallForwardTiles[] = {
+    {576, 256, 32, 32, 1, 1},  // 94 KB; 64 rows and 16 keys would be 101 KB without a mask
 };
 
 /// Where rows are so few that all of a key-value head fit into one block, and blocks so few that
@@ -66,6 +76,11 @@ struct BackwardTile {
   int keys;           // keys: of a tile for dQ, of a block for dK and dV
   int stages;         // tiles in shared memory; 1: nothing is copied while a tile is used
   int blocks_per_sm;  // that registers have to leave room for
+  /// Places of a tile's two operands in shared memory. In 1 they take turns, the first one twice:
+  /// less memory, for half as many copies more. Never 0 or false: compilers differ in how they
+  /// spell a template argument that ends in one, and the report on the kernels could not tell whose
+  /// it is.
+  int places = 2;
 };
 
 /// dQ: columns / 2 accumulators a thread, and as many scores and their gradients as a tile has
@@ -84,6 +99,18 @@ inline constexpr BackwardTile kKeyGradientTiles[] = {
     {128, 128, 32, 64, 2, 2},  // 128 + 32; 65 KB
     {256, 256, 32, 64, 1, 1},  // 128 + 32; 97 KB
     {576, 192, 32, 32, 1, 1},  // 96 + 32; 64 keys would be 217 KB; 150 KB
+};
+
+/// In place of those that take more than kLeastSharedBytes, the two of one `dim` together: for
+/// plain problems, too. Tiles are half as long, and blocks as large as before: a warp needs 16 of
+/// their rows or keys.
+inline constexpr BackwardTile kSmallQueryGradientTiles[] = {
+    {256, 256, 64, 16, 1, 1},     // 88 KB
+    {576, 192, 32, 16, 1, 1, 1},  // 94 KB; K and V side by side would be 112 KB
+};
+inline constexpr BackwardTile kSmallKeyGradientTiles[] = {
+    {256, 256, 16, 64, 1, 1},     // 85 KB
+    {576, 192, 16, 32, 1, 1, 1},  // 93 KB; Q and dO side by side would be 111 KB
 };
 
 /// Tile of a kernel without tensor cores, for fp32 and fp64 in their own precision. It serves every

@@ -11,10 +11,10 @@
 namespace fused_attention::test {
 namespace {
 
-void run_both(Call& call) {
-  const emulator::Report forward = run_forward(call);
+void run_both(Call& call, int shared_bytes = kSharedBytes) {
+  const emulator::Report forward = run_forward(call, 0, 1, shared_bytes);
   EXPECT_TRUE(forward.clean()) << forward.text();
-  const emulator::Report report = run_backward(call);
+  const emulator::Report report = run_backward(call, 0, shared_bytes);
   EXPECT_TRUE(report.clean()) << report.text();
   EXPECT_EQ(loop_conflicts(report), 0) << report.text();
 }
@@ -91,10 +91,11 @@ std::vector<Case> backward_cases() {
 INSTANTIATE_TEST_SUITE_P(Cases, BackwardTest, testing::ValuesIn(backward_cases()),
                          [](const auto& info) { return info.param.name; });
 
-/// One kernel: a type, and D = Dv.
+/// One kernel: a type, D = Dv, and the shared memory of the GPU.
 struct KernelOf {
   DType dtype;
   std::int64_t dim;
+  int shared_bytes = kSharedBytes;
 };
 
 class BackwardContractTest : public testing::TestWithParam<KernelOf> {
@@ -108,6 +109,7 @@ class BackwardContractTest : public testing::TestWithParam<KernelOf> {
   static bool same_bits(const Call& a, const Call& b) {
     return a.dq.memory == b.dq.memory && a.dk.memory == b.dk.memory && a.dv.memory == b.dv.memory;
   }
+  static void run_both(Call& call) { test::run_both(call, GetParam().shared_bytes); }
 };
 
 TEST_P(BackwardContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
@@ -231,8 +233,8 @@ TEST_P(BackwardContractTest, ResultDoesNotDependOnTheOrderOfThreads) {
   Call first(c);
   Call second(c);
   run_both(first);
-  run_forward(second);
-  const emulator::Report report = run_backward(second, 99);
+  run_forward(second, 0, 1, GetParam().shared_bytes);
+  const emulator::Report report = run_backward(second, 99, GetParam().shared_bytes);
   EXPECT_TRUE(report.clean()) << report.text();
   EXPECT_TRUE(same_bits(first, second));
 }
@@ -242,9 +244,13 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(KernelOf{DType::kBFloat16, 64}, KernelOf{DType::kBFloat16, 128},
                     KernelOf{DType::kBFloat16, 320}, KernelOf{DType::kFloat16, 64},
                     KernelOf{DType::kFloat16, 256}, KernelOf{DType::kFloat32, 64},
-                    KernelOf{DType::kFloat32, 264}, KernelOf{DType::kFloat64, 64}),
+                    KernelOf{DType::kFloat32, 264}, KernelOf{DType::kFloat64, 64},
+                    KernelOf{DType::kBFloat16, 320, cuda::kLeastSharedBytes},
+                    KernelOf{DType::kFloat16, 200, cuda::kLeastSharedBytes}),
     [](const auto& info) {
-      return name_of(info.param.dtype).append("_d").append(std::to_string(info.param.dim));
+      std::string name = name_of(info.param.dtype).append("_d");
+      name.append(std::to_string(info.param.dim));
+      return info.param.shared_bytes == kSharedBytes ? name : name.append("_little_shared");
     });
 
 }  // namespace

@@ -43,9 +43,13 @@ struct EmulatorLauncher {
   emulator::GlobalMemory& memory;
   emulator::Report& report;
   std::uint64_t seed = 0;
+  int shared_bytes = kSharedBytes;
+
+  int most_shared_bytes() const { return shared_bytes; }
 
   template <class C>
   void operator()(const cuda::Launch& launch, const typename C::Params& params) const {
+    ASSERT_LE(launch.shared_bytes, shared_bytes);
     report.merge(emulator::Machine().run(
         {.grid_x = launch.grid_x,
          .grid_y = launch.grid_y,
@@ -76,7 +80,8 @@ void expect_close(const char* name, const Tensor& got, const std::vector<Row>& w
 
 }  // namespace
 
-emulator::Report run_forward(Call& call, std::uint64_t seed, int multiprocessors) {
+emulator::Report run_forward(Call& call, std::uint64_t seed, int multiprocessors,
+                             int shared_bytes) {
   CaseMemory memory;
   memory.add_inputs(call);
   memory.add("output", call.out, emulator::Access::kWrite);
@@ -89,7 +94,7 @@ emulator::Report run_forward(Call& call, std::uint64_t seed, int multiprocessors
   split.partials = partials.data();
   memory.add_scratch("partials", split.partials, partials.size() * (call.is_double ? 8 : 4));
   emulator::Report report;
-  const EmulatorLauncher launcher{memory.memory, report, seed};
+  const EmulatorLauncher launcher{memory.memory, report, seed, shared_bytes};
   bool found = true;
   switch (problem.dtype) {
     case DType::kBFloat16:
@@ -108,7 +113,7 @@ emulator::Report run_forward(Call& call, std::uint64_t seed, int multiprocessors
   return report;
 }
 
-emulator::Report run_backward(Call& call, std::uint64_t seed) {
+emulator::Report run_backward(Call& call, std::uint64_t seed, int shared_bytes) {
   const core::Sizes& sizes = call.backward.problem.sizes;
   std::vector<double> statistics(static_cast<std::size_t>(sizes.batch * sizes.heads_q *
                                                           sizes.seq_q * cuda::kStatisticsNumbers));
@@ -131,7 +136,7 @@ emulator::Report run_backward(Call& call, std::uint64_t seed) {
   }
   memory.add_scratch("statistics", statistics.data(), statistics.size() * (call.is_double ? 8 : 4));
   emulator::Report report;
-  const EmulatorLauncher launcher{memory.memory, report, seed};
+  const EmulatorLauncher launcher{memory.memory, report, seed, shared_bytes};
   bool found = true;
   switch (call.backward.problem.dtype) {
     case DType::kBFloat16:

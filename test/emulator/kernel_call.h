@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cpp/cpu/call.h"
+#include "cuda/tile_config.h"
 #include "emulator/machine.h"
 
 namespace fused_attention::test {
@@ -34,12 +35,16 @@ inline double equal_sum_error(DType dtype, double n) {
   return 2 * half_unit + n * (dtype == DType::kFloat64 ? 0x1p-53 : 0x1p-24);
 }
 
-/// Runs the forward kernels of a case, as on a device with so many multiprocessors. Only the
-/// elements of its tensors may be touched.
-emulator::Report run_forward(Call& call, std::uint64_t seed = 0, int multiprocessors = 1);
+/// Shared memory of a block on the GPU that most tests run on. Some have cuda::kLeastSharedBytes.
+constexpr int kSharedBytes = 163 << 10;
+
+/// Runs the forward kernels of a case, as on a device with so many multiprocessors and so much
+/// shared memory. Only the elements of its tensors may be touched.
+emulator::Report run_forward(Call& call, std::uint64_t seed = 0, int multiprocessors = 1,
+                             int shared_bytes = kSharedBytes);
 
 /// Runs the backward kernels of a case whose forward pass has run.
-emulator::Report run_backward(Call& call, std::uint64_t seed = 0);
+emulator::Report run_backward(Call& call, std::uint64_t seed = 0, int shared_bytes = kSharedBytes);
 
 /// Bank conflicts of a kernel's loops. The ends of a block are left out, and its table: where not
 /// all lanes take part in every access, the emulator cannot tell which of them belong together.

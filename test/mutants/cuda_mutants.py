@@ -17,6 +17,7 @@ DENSE_MASK = KERNELS + "dense_mask.h"
 KEY_BLOCK = KERNELS + "key_block.h"
 QUERY_GRADIENT = KERNELS + "backward_query.h"
 KEY_GRADIENT = KERNELS + "backward_key.h"
+STATISTICS = KERNELS + "backward_statistics.h"
 EXACT_PRODUCT = KERNELS + "exact_product.h"
 EXACT_BACKWARD = KERNELS + "exact_backward.h"
 EXACT_QUERY_GRADIENT = KERNELS + "backward_exact_query.h"
@@ -146,6 +147,30 @@ ORDER = (
         KEY_GRADIENT,
         "copy_row_tile(first + C::kRows, stage ^ 1);",
         "copy_row_tile(first + C::kRows, stage);",
+    ),
+    fault(
+        "dQ puts values over keys that others still read",
+        QUERY_GRADIENT,
+        "block_sync();\n    reader(x, dim, tile)",
+        "reader(x, dim, tile)",
+    ),
+    fault(
+        "dQ uses values before the other threads' copies have arrived",
+        QUERY_GRADIENT,
+        "take_turn(problem.value, dim_v, tile);\n        block_sync();",
+        "take_turn(problem.value, dim_v, tile);",
+    ),
+    fault(
+        "dK puts rows of Q over rows of dO that others still read",
+        KEY_GRADIENT,
+        "block_sync();\n    copy_list(query_tile(0)",
+        "copy_list(query_tile(0)",
+    ),
+    fault(
+        "rows that take turns are used before they have arrived",
+        KEY_GRADIENT,
+        "cp_async_commit();\n    cp_async_wait<0>();\n  };",
+        "cp_async_commit();\n  };",
     ),
 )
 
@@ -321,7 +346,7 @@ NUMBERS = (
     ),
     fault(
         "delta lacks the gradient of LSE",
-        QUERY_GRADIENT,
+        STATISTICS,
         "result.delta -= load_global",
         "result.delta -= 0 * load_global",
     ),
@@ -358,8 +383,8 @@ NUMBERS = (
     fault(
         "grad_output of NaN meets weights of 0",
         KEY_GRADIENT,
-        "if (C::kWantsValue) clear_own_non_finite<E>",
-        "if (false && C::kWantsValue) clear_own_non_finite<E>",
+        "if (C::kWantsValue && !kInTurns) {",
+        "if (false && C::kWantsValue && !kInTurns) {",
     ),
 )
 
@@ -445,4 +470,32 @@ OTHERS = (
     ),
 )
 
-CUDA_MUTANTS = (*ORDER, *ADDRESSES, *NUMBERS, *OTHERS)
+# Kernels for the least shared memory.
+LITTLE_SHARED = (
+    fault(
+        "kernels are started that take more shared memory than the GPU has",
+        LAUNCH,
+        "} else if (Usual::kSharedBytes <= launcher.most_shared_bytes()) {",
+        "} else if (true) {",
+    ),
+    fault(
+        "keys of NaN come back with the second copy",
+        QUERY_GRADIENT,
+        "if (some_hidden || has_mask) clear_own_non_finite<E>(Lane(), key_tile(0), table);",
+        "",
+    ),
+    fault(
+        "rows of dO that take Q's place keep their NaN",
+        KEY_GRADIENT,
+        "if (C::kWantsValue && (some_hidden || has_mask)) {",
+        "if (false && C::kWantsValue && (some_hidden || has_mask)) {",
+    ),
+    fault(
+        "rows of 16 mask values lie in the same banks",
+        DENSE_MASK,
+        "return kKeys % kWarp == 0 ? row :",
+        "return true ? row :",
+    ),
+)
+
+CUDA_MUTANTS = (*ORDER, *ADDRESSES, *NUMBERS, *OTHERS, *LITTLE_SHARED)

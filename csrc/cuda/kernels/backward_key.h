@@ -36,7 +36,10 @@ struct KeyGradientConfig {
 
   static constexpr int kValueOffset = KeyTile::kBytes;
   static constexpr int kQueryOffset = 2 * KeyTile::kBytes;
-  static constexpr int kGradOffset = kQueryOffset + kTile.stages * RowTile::kBytes;
+  static constexpr bool kInTurns = kTile.places == 1;
+  static_assert(!kInTurns || (kTile.stages == 1 && kWantsKey != kWantsValue));
+  static constexpr int kGradOffset =
+      kInTurns ? kQueryOffset : kQueryOffset + kTile.stages * RowTile::kBytes;
   static constexpr int kStatisticsBytes = kRows * static_cast<int>(sizeof(RowStatistics));
   static constexpr int kStatisticsOffset = kGradOffset + kTile.stages * RowTile::kBytes;
   static constexpr int kFlagOffset = kStatisticsOffset + kTile.stages * kStatisticsBytes;
@@ -96,6 +99,7 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
   using E = typename C::Element;
   using Lane = CopyLane<C::kThreads>;
   constexpr bool kOneStage = C::kTile.stages == 1;
+  constexpr bool kInTurns = C::kInTurns;
   const core::Problem& problem = params.call.problem;
   const BlockIndex index = block_index(params.slices);
   const std::int64_t pair = index.item / params.key_blocks;
@@ -129,16 +133,23 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
     copy_rows<C::kGeneral, E>(Lane(), tile, x, block.count, dim, params.in_chunks,
                               [&](int row) { return block.offset(x, row); });
   };
-  const auto copy_row_tile = [&](std::int64_t first, int stage) {
+  const auto copy_list = [&](auto tile, const core::ConstOperand& x, int dim, std::int64_t first) {
     const auto count = static_cast<int>(core::min64(C::kRows, block.rows.count - first));
-    const auto copy = [&](auto tile, const core::ConstOperand& x, int dim) {
-      copy_rows<C::kGeneral, E>(Lane(), tile, x, count, dim, params.in_chunks,
-                                [&](int row) { return list_offset(x, block.rows, first + row); });
-    };
-    copy(query_tile(stage), problem.query, dim_qk);
-    copy(grad_tile(stage), params.call.grad_output, dim_v);
+    copy_rows<C::kGeneral, E>(Lane(), tile, x, count, dim, params.in_chunks,
+                              [&](int row) { return list_offset(x, block.rows, first + row); });
+  };
+  const auto copy_row_tile = [&](std::int64_t first, int stage) {
+    copy_list(query_tile(stage), problem.query, dim_qk, first);
+    if (!kInTurns) copy_list(grad_tile(stage), params.call.grad_output, dim_v, first);
     cp_async_commit();
     load_row_statistics<C::kRows, C::kThreads>(params, block.rows, first, statistics(stage));
+  };
+  // Puts rows of Q or dO in the place of the other, once all threads are done with it.
+  const auto take_turn = [&](const core::ConstOperand& x, int dim, std::int64_t first) {
+    block_sync();
+    copy_list(query_tile(0), x, dim, first);
+    cp_async_commit();
+    cp_async_wait<0>();
   };
 
   Accumulator<C::kM, C::kWantsKey ? C::kColumns / 8 : 1> key_sums;
@@ -161,7 +172,9 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
       // Inf and NaN must not meet a weight or gradient of 0. Rows of a query that is not finite
       // have an LSE of NaN, which reaches all that they see; for dO there is a pass at the end.
       if (C::kWantsKey) clear_own_non_finite<E>(Lane(), query_tile(stage), NoFlags());
-      if (C::kWantsValue) clear_own_non_finite<E>(Lane(), grad_tile(stage), flags);
+      if (C::kWantsValue && !kInTurns) {
+        clear_own_non_finite<E>(Lane(), grad_tile(stage), flags);
+      }
     }
     bool any = true;
     if (has_mask) {
@@ -176,6 +189,13 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
       const FragmentAddress<typename C::KeyTile, Pattern::kByRows> keys(key_tile, warp_key);
       const FragmentAddress<typename C::RowTile, Pattern::kByKeys> queries(query_tile(stage), 0);
       multiply_rows_by_rows<E, C::kTile.dim>(keys, queries, scores);
+      if constexpr (kInTurns) {
+        take_turn(params.call.grad_output, dim_v, first);
+        if (C::kWantsValue && (some_hidden || has_mask)) {
+          clear_own_non_finite<E>(Lane(), grad_tile(0), flags);
+        }
+        block_sync();
+      }
       if constexpr (C::kWantsKey) {
         const FragmentAddress<typename C::KeyTile, Pattern::kByRows> values(value_tile, warp_key);
         const FragmentAddress<typename C::RowTile, Pattern::kByKeys> columns(grad_tile(stage), 0);
@@ -191,6 +211,13 @@ FUSED_ATTENTION_DEVICE void key_gradient_body(const BackwardParams& params) {
         multiply_weights<E>(weights, rows, value_sums);
       }
       if constexpr (C::kWantsKey) {
+        if constexpr (kInTurns) {
+          take_turn(problem.query, dim_qk, first);
+          if (some_hidden || has_mask) {
+            clear_own_non_finite<E>(Lane(), query_tile(0), NoFlags());
+          }
+          block_sync();
+        }
         pack_weights<E>(grads, weights);
         const FragmentAddress<typename C::RowTile, Pattern::kByRows> rows(
             query_tile(stage).from_column(first_column), 0);

@@ -7,6 +7,7 @@
 #include "../../core/online_softmax.h"
 #include "../tile_config.h"
 #include "backward_scores.h"
+#include "backward_statistics.h"
 #include "dense_mask.h"
 #include "forward_output.h"
 #include "non_finite.h"
@@ -41,7 +42,10 @@ struct QueryGradientConfig {
 
   static constexpr int kGradOffset = RowTile::kBytes;
   static constexpr int kKeyOffset = 2 * RowTile::kBytes;
-  static constexpr int kValueOffset = kKeyOffset + kTile.stages * KeyTile::kBytes;
+  static constexpr bool kInTurns = kTile.places == 1;
+  static_assert(!kInTurns || kTile.stages == 1);
+  static constexpr int kValueOffset =
+      kInTurns ? kKeyOffset : kKeyOffset + kTile.stages * KeyTile::kBytes;
   static constexpr int kTableOffset = kValueOffset + kTile.stages * KeyTile::kBytes;
   static constexpr int kStatisticsOffset = (kTableOffset + Table::kBytes + 15) / 16 * 16;
   static constexpr int kStatisticsBytes = kRows * static_cast<int>(sizeof(RowStatistics));
@@ -55,70 +59,12 @@ struct QueryGradientConfig {
 };
 
 template <class C>
-FUSED_ATTENTION_DEVICE typename C::Exponent exponent_of(const BackwardParams& params) {
-  if constexpr (C::kGeneral) {
-    return {};
-  } else {
-    return {params.scale_log2};
-  }
-}
-
-/// delta and, from LSE, shift and factor of each row of the block: a warp reads its own 16 rows,
-/// one after the other. Returns whether the calling lane found an LSE that is too coarse to rebuild
-/// weights from.
-template <class C>
-FUSED_ATTENTION_DEVICE bool load_statistics(const BackwardParams& params,
-                                            const typename C::Table& table, int first_row,
-                                            SharedPtr statistics) {
-  using E = typename C::Element;
-  const core::Problem& problem = params.call.problem;
-  const BlockRows rows = table.rows();
-  const int lane = thread_index() % kWarp;
-  const auto base = [](const core::ConstOperand& x) {
-    return GlobalPtr<const E>(static_cast<const E*>(x.data));
-  };
-  const core::ConstOperand& output = params.call.output;
-  const core::ConstOperand& grad = params.call.grad_output;
-  bool coarse = false;
-  FUSED_ATTENTION_NO_UNROLL
-  for (int row = first_row; row < first_row + 16; ++row) {
-    RowStatistics result{kInfinity, 0, 0, 0};
-    if (row < rows.count) {
-      const RowPlace place = table.place(row);
-      const GlobalPtr<const E> o = base(output) + row_offset(output, rows, place);
-      const GlobalPtr<const E> g = base(grad) + row_offset(grad, rows, place);
-      FUSED_ATTENTION_NO_UNROLL
-      for (int column = lane; column < problem.sizes.dim_v; column += kWarp) {
-        result.delta += to_float(load_global<E>(o + column * output.stride_d)) *
-                        to_float(load_global<E>(g + column * grad.stride_d));
-      }
-      const std::int64_t at = row_index(problem.sizes, rows, place);
-      const GlobalPtr<const float> lse(static_cast<const float*>(params.call.logsumexp));
-      const float logsumexp = load_global<float>(lse + at);
-      // A row that sees nothing keeps shift = inf: all its weights are 0.
-      if (logsumexp != -kInfinity) {
-        result.shift = exponent_of<C>(params).shift_of_logsumexp(logsumexp);
-        result.factor = 1;
-      }
-      coarse |= core::logsumexp_is_coarse(logsumexp);
-    }
-    FUSED_ATTENTION_UNROLL
-    for (int mask = 1; mask < kWarp; mask *= 2) result.delta += shuffle_xor(result.delta, mask);
-    if (row < rows.count && params.call.grad_logsumexp != nullptr) {
-      const GlobalPtr<const float> d(static_cast<const float*>(params.call.grad_logsumexp));
-      result.delta -= load_global<float>(d + row_index(problem.sizes, rows, table.place(row)));
-    }
-    if (lane == 0) store_shared(statistics + row * 16, result);
-  }
-  return coarse;
-}
-
-template <class C>
 FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
   using E = typename C::Element;
   using Table = typename C::Table;
   using Lane = CopyLane<C::kThreads>;
   constexpr bool kOneStage = C::kTile.stages == 1;
+  constexpr bool kInTurns = C::kInTurns;
   const core::Problem& problem = params.call.problem;
   const BlockIndex index = block_index(params.slices);
   if (index.item >= params.rows.heads * params.rows.blocks) return;
@@ -147,8 +93,8 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
   const BlockRows rows = table.fill(problem, params.rows, index.item, 0);
   const BlockKeys keys = table.keys();
   const std::int64_t head_kv = rows.first_head / core::group_size(problem.sizes);
-  const auto reader = [&](const core::ConstOperand& x, int dim) {
-    return RowReader<E>(x, Lane(), rows.batch * x.stride_b + head_kv * x.stride_h, keys.begin, dim,
+  const auto reader = [&](const core::ConstOperand& x, int dim, int first_key) {
+    return RowReader<E>(x, Lane(), rows.batch * x.stride_b + head_kv * x.stride_h, first_key, dim,
                         params.in_chunks);
   };
   if (keys.begin < keys.end) {
@@ -180,7 +126,7 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
     Accumulator<C::kM, 1> nothing;
     softmax.clear();
     nothing.clear();
-    RowReader<E> key_reader = reader(problem.key, dim_qk);
+    RowReader<E> key_reader = reader(problem.key, dim_qk, keys.begin);
     FUSED_ATTENTION_NO_UNROLL
     for (int tile = keys.begin; tile < keys.end; tile += C::kKeys) {
       key_reader.template copy_tile<C::kGeneral>(Lane(), key_tile(0), seq_k - tile);
@@ -222,12 +168,21 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
 
   Accumulator<C::kM, C::kColumns / 8> sums;
   sums.clear();
-  RowReader<E> key_reader = reader(problem.key, dim_qk);
-  RowReader<E> value_reader = reader(problem.value, dim_v);
+  RowReader<E> key_reader = reader(problem.key, dim_qk, keys.begin);
+  RowReader<E> value_reader = reader(problem.value, dim_v, keys.begin);
   const auto copy_tiles = [&](int tile, int stage) {
     key_reader.template copy_tile<C::kGeneral>(Lane(), key_tile(stage), seq_k - tile);
-    value_reader.template copy_tile<C::kGeneral>(Lane(), value_tile(stage), seq_k - tile);
+    if (!kInTurns) {
+      value_reader.template copy_tile<C::kGeneral>(Lane(), value_tile(stage), seq_k - tile);
+    }
     cp_async_commit();
+  };
+  // Puts rows of K or V in the place of the other, once all threads are done with it.
+  const auto take_turn = [&](const core::ConstOperand& x, int dim, int tile) {
+    block_sync();
+    reader(x, dim, tile).template copy_tile<C::kGeneral>(Lane(), key_tile(0), seq_k - tile);
+    cp_async_commit();
+    cp_async_wait<0>();
   };
   bool has_next = keys.begin < keys.end;
   if (has_next) copy_tiles(keys.begin, 0);
@@ -250,6 +205,10 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
     if (!kOneStage && has_next) copy_tiles(tile + C::kKeys, stage ^ 1);
     if (any) {
       score_tile(tile, stage, some_hidden);
+      if constexpr (kInTurns) {
+        take_turn(problem.value, dim_v, tile);
+        block_sync();
+      }
       Accumulator<C::kM, C::kScoreN> grads;
       const FragmentAddress<typename C::RowTile, Pattern::kByRows> grad_rows(grad_tile,
                                                                              warp_rows.first_row);
@@ -267,6 +226,11 @@ FUSED_ATTENTION_DEVICE void query_gradient_body(const BackwardParams& params) {
                                                   grads.value[0][n][i]);
           }
         }
+      }
+      if constexpr (kInTurns) {
+        take_turn(problem.key, dim_qk, tile);
+        if (some_hidden || has_mask) clear_own_non_finite<E>(Lane(), key_tile(0), table);
+        block_sync();
       }
       Weights<C::kM, C::kScoreN / 2> weights;
       pack_weights<E>(grads, weights);

@@ -48,7 +48,7 @@ template <int kRows, int kKeys, int kPad = 8>
 struct MaskTile {
   static constexpr int kRowBytes = (kKeys + kPad) * 4;
   static constexpr int kBytes = kRows * kRowBytes;
-  static_assert(kKeys % 32 == 0);
+  static_assert(kKeys % 16 == 0);
 
   SharedPtr base;
 
@@ -57,6 +57,14 @@ struct MaskTile {
   }
 };
 
+/// A thread's first row of a tile that it fills: one row after the other, but where a warp has two
+/// rows of 16 keys they are two apart, or they would lie in the same banks.
+template <int kKeys>
+FUSED_ATTENTION_DEVICE int first_mask_row() {
+  const int row = thread_index() / kKeys;
+  return kKeys % kWarp == 0 ? row : (row & ~3) + (row & 1) * 2 + (row >> 1 & 1);
+}
+
 /// Fills the tile of the keys from `first` on; keys that do not exist are hidden. Returns whether
 /// any row sees any key, as far as the calling thread has looked.
 template <int kThreads, class Table, int kRows, int kKeys>
@@ -64,13 +72,14 @@ FUSED_ATTENTION_DEVICE bool load_mask_tile(const core::Problem& problem, Table t
                                            MaskTile<kRows, kKeys> tile) {
   static_assert(kThreads % kKeys == 0);
   constexpr int kRowsPerPass = kThreads / kKeys;
+  static_assert(kKeys % kWarp == 0 || kRowsPerPass % 4 == 0);
   const core::DenseMask& mask = problem.mask;
   const BlockRows rows = table.rows();
   const int key = thread_index() % kKeys;
   const bool exists = first + key < problem.sizes.seq_k;
   bool any = false;
   FUSED_ATTENTION_NO_UNROLL
-  for (int row = thread_index() / kKeys; row < kRows; row += kRowsPerPass) {
+  for (int row = first_mask_row<kKeys>(); row < kRows; row += kRowsPerPass) {
     float value = -kInfinity;
     if (exists && row < rows.count) {
       const RowPlace place = table.place(row);

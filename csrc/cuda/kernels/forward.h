@@ -26,7 +26,7 @@ struct ForwardConfig {
   static constexpr int kRows = kTile.rows;
   static constexpr int kKeys = kTile.keys;
   static constexpr int kColumns = kTile.dim_v;
-  static constexpr int kWarpRows = kRows / ForwardTile::kWarps;
+  static constexpr int kWarpRows = kRows / kTile.warps();
   static constexpr int kM = kWarpRows / 16;
   static constexpr int kScoreN = kKeys / 8;
   static constexpr int kOutputN = kColumns / 8;

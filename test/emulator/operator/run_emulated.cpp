@@ -1,5 +1,6 @@
 // The functions of csrc/cuda/run.h that .cu files implement, in the emulator.
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -112,8 +113,17 @@ struct EmulatorLauncher {
   /// short, and some blocks at the end have nothing to do.
   static constexpr std::int64_t kMostX = 7;
 
+  /// Of a GPU with little shared memory if the environment says so.
+  static int most_shared_bytes() {
+    const char* bytes = std::getenv("FUSED_ATTENTION_EMULATED_SHARED_BYTES");
+    return bytes == nullptr ? 163 << 10 : std::stoi(bytes);
+  }
+
   template <class C>
   void operator()(const Launch& launch, const typename C::Params& params) const {
+    if (launch.shared_bytes > most_shared_bytes()) {
+      throw std::runtime_error("a kernel takes more shared memory than the device has");
+    }
     const std::int64_t blocks = launch.grid_x * launch.grid_y;
     const std::int64_t grid_x = core::min64(blocks, kMostX);
     const emulator::Report report =
