@@ -132,9 +132,14 @@ void softmax() {
 void exponential() {
   Memory& m = memory();
   const int count = unknown(kTileKeys * Wide::kRows);
-  for (int i = 0; i < count; i += kLanes<float>) {
-    store(m.scores + i, exp_nonpositive<float>(load(m.scores + i) - splat(1.0F)));
-  }
+  constexpr int L = kLanes<float>;
+  for_each_in_turn(0, count / L, [&](int i, auto vectors) FUSED_ATTENTION_LAMBDA {
+    constexpr int N = decltype(vectors)::value;
+    Vec<float> x[N];
+    for (int v = 0; v < N; ++v) x[v] = load(m.scores + (i + v) * L) - splat(1.0F);
+    exp_nonpositive<float>(x);
+    for (int v = 0; v < N; ++v) store(m.scores + (i + v) * L, x[v]);
+  });
   memory();
 }
 

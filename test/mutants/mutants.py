@@ -98,15 +98,15 @@ VISIBILITY = (
     mutant(
         "bool mask in bits is inverted at the end of a tile",
         DENSE_MASK,
-        "return (word & bit) != 0 ?",
-        "return ((word & bit) != 0) != (j == kTileKeys - 1) ?",
+        "store(at, bits[v] < 0 ? load(at)",
+        "store(at, (bits[v] < 0) != (j == kTileKeys - 1) ? load(at)",
     ),
     mutant("bool mask reads the low bits of a byte only", DENSE_MASK, "bytes |= bytes >> 4;", ""),
     mutant(
         "bool mask of all rows is inverted at the end of a tile",
         DENSE_MASK,
-        "from[j * stride] != 0 ?",
-        "(from[j * stride] != 0) != (j == kTileKeys - 1) ?",
+        "from[j * mask.stride_k] != 0 ?",
+        "(from[j * mask.stride_k] != 0) != (j == kTileKeys - 1) ?",
     ),
     mutant(
         "float mask is added twice", DENSE_MASK, "sum = score + mask;", "sum = score + mask + mask;"
@@ -121,8 +121,32 @@ VISIBILITY = (
     mutant(
         "mask of -inf leaves NaN alone",
         DENSE_MASK,
-        "return mask == splat(-kInfinity<T>) ? mask : bounded;",
-        "return bounded;",
+        "return mask == splat(-kInfinity<T>) ? mask : sum;",
+        "return sum;",
+    ),
+    mutant(
+        "mask of half a unit in the last place is not bounded",
+        DENSE_MASK,
+        "T(0x1p25) : T(0x1p54)",
+        "T(0x1p24) : T(0x1p53)",
+    ),
+    mutant(
+        "large mask values beside -inf are not bounded",
+        DENSE_MASK,
+        "return shown.all_finite() ? Adding::kHiding : Adding::kBounded;",
+        "return Adding::kHiding;",
+    ),
+    mutant(
+        "float mask that hides all of the first row hides the tile",
+        DENSE_MASK,
+        "r < count && !*visible; ++r",
+        "r < 1 && !*visible; ++r",
+    ),
+    mutant(
+        "bits of an incomplete word are those of other keys",
+        DENSE_MASK,
+        "bits[v] <<= kWordKeys - keys;",
+        "",
     ),
 )
 
@@ -275,8 +299,8 @@ HIDDEN = (
     mutant(
         "weight of a hidden key is NaN where LSE is",
         BACKWARD_TILE,
-        "if constexpr (some_hidden) p =",
-        "if constexpr (some_hidden && false) p =",
+        "if constexpr (some_hidden) p[i] =",
+        "if constexpr (some_hidden && false) p[i] =",
     ),
     mutant(
         "score gradient of a hidden key is NaN where dP is",

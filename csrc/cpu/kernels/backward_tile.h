@@ -39,17 +39,27 @@ void weights_and_grad_scores(TileSpan span, const BackwardPanel<C>& panel, bool 
     const Vec<T> shift = load(panel.shift + v * L);
     const Vec<T> factor = load(panel.factor + v * L);
     const Vec<T> delta = load(panel.delta + v * L);
-    for (int j = span.begin; j < span.end; ++j) {
-      const std::int64_t at = static_cast<std::int64_t>(j) * C::kRows + v * L;
-      const Vec<T> score = load(weights + at);
-      Vec<T> p = exp_nonpositive<T>(score - shift) * factor;
-      if constexpr (some_hidden) p = score == splat(-kInfinity<T>) ? Vec<T>{} : p;
-      store(weights + at, p);
-      if (!want_grad_scores) continue;
-      Vec<T> grad = p * (load(grad_scores + at) - delta);
-      if constexpr (some_hidden) grad = score == splat(-kInfinity<T>) ? Vec<T>{} : grad;
-      store(grad_scores + at, grad);
-    }
+    for_each_in_turn(span.begin, span.end, [&](int first, auto count) FUSED_ATTENTION_LAMBDA {
+      const std::int64_t at = static_cast<std::int64_t>(first) * C::kRows + v * L;
+      constexpr int N = decltype(count)::value;
+      Vec<T> p[N];
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) p[i] = load(weights + at + i * C::kRows) - shift;
+      exp_nonpositive<T>(p);
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        T* weight = weights + at + i * C::kRows;
+        const auto hidden = load(weight) == splat(-kInfinity<T>);
+        p[i] *= factor;
+        if constexpr (some_hidden) p[i] = hidden ? Vec<T>{} : p[i];
+        store(weight, p[i]);
+        if (!want_grad_scores) continue;
+        T* grad_score = grad_scores + at + i * C::kRows;
+        Vec<T> grad = p[i] * (load(grad_score) - delta);
+        if constexpr (some_hidden) grad = hidden ? Vec<T>{} : grad;
+        store(grad_score, grad);
+      }
+    });
   }
 }
 

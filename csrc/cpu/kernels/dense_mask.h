@@ -12,45 +12,67 @@
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
-/// Adds a mask value to scores; -inf hides whatever the score is. A sum of finite values stays
-/// finite: no finite number means "hidden", and none makes a row NaN. A score that overflowed stays
-/// so.
+/// How the float values of a mask tile are added to scores: the cheapest way that its values allow.
+/// -inf hides, whatever the score is. A sum of finite numbers stays finite: no finite number means
+/// "hidden", and none makes a row NaN. A score that overflowed stays so.
+enum class Adding {
+  kPlain,    // all are finite, and too small for a sum to overflow
+  kHiding,   // so are those that are not -inf
+  kBounded,  // any
+};
+
+/// Times this, what is half a unit in the last place of the largest number or more overflows: less
+/// than that changes no finite score to Inf.
 template <class T>
+constexpr T kToOverflow = sizeof(T) == 4 ? T(0x1p25) : T(0x1p54);
+
+template <class T, Adding adding>
 FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
-  const Vec<T> most = splat(sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023));
-  const Vec<T> sum = score + mask;
-  const auto finite = (score >= -most) & (score <= most) & (mask <= most);
-  const auto too_low = finite & (sum < -most);
-  const auto too_high = finite & (sum > most);
-  const Vec<T> bounded = too_high ? most : too_low ? -most : sum;
-  return mask == splat(-kInfinity<T>) ? mask : bounded;
+  Vec<T> sum = score + mask;
+  if constexpr (adding == Adding::kPlain) return sum;
+  if constexpr (adding == Adding::kBounded) {
+    const Vec<T> most = splat(sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023));
+    const auto finite = (score >= -most) & (score <= most) & (mask <= most);
+    const auto too_low = finite & (sum < -most);
+    const auto too_high = finite & (sum > most);
+    sum = too_high ? most : too_low ? -most : sum;
+  }
+  return mask == splat(-kInfinity<T>) ? mask : sum;
 }
 
-/// Mask values of n keys as what is added to a score: 0 or -inf for a bool mask. Returns whether
-/// any of them lets its key be seen.
+/// Mask values of n keys as what is added to a score, 0 or -inf for a bool mask: where they are, or
+/// in `buffer`.
 template <class T>
-bool load_mask_row(const core::DenseMask& mask, std::int64_t offset, int n, T* to) {
-  if (mask.dtype == core::DType::kBool) {
-    const auto* from = static_cast<const unsigned char*>(mask.data) + offset;
-    unsigned char any = 0;
-    const auto load_bools = [&](std::int64_t stride) {
-      for (int j = 0; j < n; ++j) {
-        any |= from[j * stride];
-        to[j] = from[j * stride] != 0 ? T(0) : -kInfinity<T>;
-      }
-    };
-    // The constant lets the compiler vectorise the usual case.
-    if (mask.stride_k == 1) {
-      load_bools(1);
-    } else {
-      load_bools(mask.stride_k);
-    }
-    return any != 0;
+const T* read_mask_row(const core::DenseMask& mask, std::int64_t offset, int n, T* buffer) {
+  if (mask.dtype != core::DType::kBool) {
+    return read_row(mask.dtype, mask.data, offset, mask.stride_k, n, buffer);
   }
-  load_row(mask.dtype, mask.data, offset, mask.stride_k, n, to);
-  bool any = false;
-  for (int j = 0; j < n; ++j) any |= to[j] != -kInfinity<T>;
-  return any;
+  const auto* from = static_cast<const unsigned char*>(mask.data) + offset;
+  for (int j = 0; j < n; ++j) buffer[j] = from[j * mask.stride_k] != 0 ? T(0) : -kInfinity<T>;
+  return buffer;
+}
+
+/// Looks at n values of each row. `visible`: whether any of them is not -inf.
+template <class T>
+Adding choose_adding(const T* const* rows, int count, int n, bool* visible) {
+  *visible = true;
+  FiniteCheck<T> all;
+  for (int r = 0; r < count; ++r) {
+    all.add(rows[r], n, [](int, auto x) FUSED_ATTENTION_LAMBDA { return x * kToOverflow<T>; });
+  }
+  if (all.all_finite()) return Adding::kPlain;
+  *visible = false;
+  for (int r = 0; r < count && !*visible; ++r) {
+    for (int j = 0; j < n; ++j) *visible |= rows[r][j] != -kInfinity<T>;
+  }
+  FiniteCheck<T> shown;
+  for (int r = 0; r < count; ++r) {
+    shown.add(rows[r], n, [](int, auto x) FUSED_ATTENTION_LAMBDA {
+      const auto nothing = decltype(x){};
+      return (x == nothing - kInfinity<T> ? nothing : x) * kToOverflow<T>;
+    });
+  }
+  return shown.all_finite() ? Adding::kHiding : Adding::kBounded;
 }
 
 /// Elements of the buffer of a MaskTile.
@@ -68,10 +90,12 @@ struct MaskTile {
     kHidesNothing,
     kPerKey,   // values[key]: all rows have the same, as with a padding mask
     kPerPair,  // values[key][row]
-    kBits,     // words[key / kWordKeys][row]: bit key % kWordKeys is set where the row sees the key
+    kBits,     // words[key / kWordKeys][row]: a bit is set where the row sees the key
   };
+  /// Bit key % kWordKeys of the upper 32 bits.
   using Word = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   Kind kind;
+  Adding adding = Adding::kBounded;
   const T* values = nullptr;
   const Word* words = nullptr;
 };
@@ -108,6 +132,7 @@ MaskTile<typename C::Scalar> load_mask_words(const core::DenseMask& mask,
                                              const std::int64_t (&offset)[C::kRows], int count,
                                              int n, void* buffer) {
   using Tile = MaskTile<typename C::Scalar>;
+  constexpr int kUnused = 8 * sizeof(typename Tile::Word) - kWordKeys;
   auto* words = static_cast<typename Tile::Word*>(buffer);
   const auto* data = static_cast<const unsigned char*>(mask.data);
   std::uint32_t any = 0;
@@ -127,12 +152,12 @@ MaskTile<typename C::Scalar> load_mask_words(const core::DenseMask& mask,
       }
       any |= word;
       all &= word == every_key;
-      words[lane] = static_cast<std::int32_t>(word);
+      words[lane] = static_cast<typename Tile::Word>(static_cast<std::uint64_t>(word) << kUnused);
     }
   }
   if (any == 0) return {Tile::Kind::kHidesAll};
   if (all) return {Tile::Kind::kHidesNothing};
-  return {Tile::Kind::kBits, nullptr, static_cast<typename Tile::Word*>(buffer)};
+  return {.kind = Tile::Kind::kBits, .words = static_cast<typename Tile::Word*>(buffer)};
 }
 
 /// `buffer`: kMaskBuffer elements, which the result points into.
@@ -151,66 +176,102 @@ MaskTile<typename C::Scalar> load_mask_tile(const core::DenseMask& mask, const P
                                      tile_first + span.begin);
     same_for_all &= offset[lane] == offset[0];
   }
+  const bool of_bools = mask.dtype == core::DType::kBool;
+  bool visible = true;
   if (same_for_all) {
-    const bool any = load_mask_row(mask, offset[0], n, buffer);
-    return {any ? Kind::kPerKey : Kind::kHidesAll, buffer};
+    const T* values = read_mask_row(mask, offset[0], n, buffer);
+    const Adding adding = choose_adding(&values, 1, n, &visible);
+    if (!visible) return {Kind::kHidesAll};
+    if (of_bools && adding == Adding::kPlain) return {Kind::kHidesNothing};
+    return {Kind::kPerKey, adding, values};
   }
-  if (mask.dtype == core::DType::kBool) {
-    return load_mask_words<C>(mask, offset, rows.count, n, buffer);
-  }
-  bool any = false;
+  if (of_bools) return load_mask_words<C>(mask, offset, rows.count, n, buffer);
+  const T* row[C::kRows];
   for (int lane = 0; lane < C::kRows; ++lane) {
-    T* row = buffer + lane * kLd;
+    T* copy = buffer + lane * kLd;
+    row[lane] = copy;
     if (lane < rows.count) {
-      any |= load_mask_row(mask, offset[lane], n, row);
+      row[lane] = read_mask_row(mask, offset[lane], n, copy);
     } else {
-      for (int j = 0; j < n; ++j) row[j] = -kInfinity<T>;
+      __builtin_memset(copy, 0, sizeof(T) * static_cast<std::size_t>(n));
     }
   }
-  if (!any) return {Kind::kHidesAll};
+  const Adding adding = choose_adding(row, rows.count, n, &visible);
+  if (!visible) return {Kind::kHidesAll};
   T* by_key = buffer + C::kRows * kLd;
   transpose<T>(
-      C::kRows, n, [&](int lane) FUSED_ATTENTION_LAMBDA { return buffer + lane * kLd; },
-      Unchanged{}, [&](int j) FUSED_ATTENTION_LAMBDA { return by_key + j * C::kRows; });
-  return {Kind::kPerPair, by_key};
+      C::kRows, n, [&](int lane) FUSED_ATTENTION_LAMBDA { return row[lane]; }, Unchanged{},
+      [&](int j) FUSED_ATTENTION_LAMBDA { return by_key + j * C::kRows; });
+  return {Kind::kPerPair, adding, by_key};
+}
+
+/// scores += mask.values, of all rows or of each.
+template <class C, Adding adding>
+void add_mask_values(const MaskTile<typename C::Scalar>& mask, int n, typename C::Scalar* scores) {
+  using T = typename C::Scalar;
+  constexpr int L = kLanes<T>;
+  const bool per_key = mask.kind == MaskTile<T>::Kind::kPerKey;
+  const auto add = [&](const auto& value) FUSED_ATTENTION_LAMBDA {
+    for (int j = 0; j < n; ++j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < C::kVectors; ++v) {
+        T* at = scores + j * C::kRows + v * L;
+        store(at, add_mask<T, adding>(load(at), value(j, v)));
+      }
+    }
+  };
+  if (per_key) {
+    add([&](int j, int) FUSED_ATTENTION_LAMBDA { return splat(mask.values[j]); });
+  } else {
+    add([&](int j, int v)
+            FUSED_ATTENTION_LAMBDA { return load(mask.values + j * C::kRows + v * L); });
+  }
+}
+
+/// Hides the scores whose bit is not set. The bit of a key is moved into the sign, which is what
+/// selects, so the keys of a word come last to first.
+template <class C>
+void hide_by_words(const typename MaskTile<typename C::Scalar>::Word* words, int n,
+                   typename C::Scalar* scores) {
+  using T = typename C::Scalar;
+  constexpr int L = kLanes<T>;
+  for (int first = 0; first < n; first += kWordKeys, words += C::kRows) {
+    const int keys = n - first < kWordKeys ? n - first : kWordKeys;
+    VecBits<T> bits[C::kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < C::kVectors; ++v) {
+      __builtin_memcpy(&bits[v], words + v * L, sizeof bits[v]);
+      bits[v] <<= kWordKeys - keys;
+    }
+    for (int j = first + keys - 1; j >= first; --j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < C::kVectors; ++v) {
+        T* at = scores + j * C::kRows + v * L;
+        store(at, bits[v] < 0 ? load(at) : splat(-kInfinity<T>));
+        bits[v] += bits[v];
+      }
+    }
+  }
 }
 
 /// Applies a mask to the scores of span.begin <= j < span.end.
 template <class C>
-void apply_mask_tile(MaskTile<typename C::Scalar> mask, TileSpan span, typename C::Scalar* scores) {
-  using T = typename C::Scalar;
-  using Kind = typename MaskTile<T>::Kind;
-  constexpr int L = kLanes<T>;
+void apply_mask_tile(const MaskTile<typename C::Scalar>& mask, TileSpan span,
+                     typename C::Scalar* scores) {
+  using Kind = typename MaskTile<typename C::Scalar>::Kind;
   const int n = span.end - span.begin;
-  T* at = scores + span.begin * C::kRows;
-  const auto for_each_vector = [&](const auto& masked) FUSED_ATTENTION_LAMBDA {
-    for (int j = 0; j < n; ++j) {
-#pragma GCC unroll 4
-      for (int v = 0; v < C::kVectors; ++v, at += L) store(at, masked(j, v, load(at)));
+  scores += span.begin * C::kRows;
+  if (mask.kind == Kind::kBits) {
+    hide_by_words<C>(mask.words, n, scores);
+  } else if (mask.kind == Kind::kPerKey || mask.kind == Kind::kPerPair) {
+    switch (mask.adding) {
+      case Adding::kPlain:
+        return add_mask_values<C, Adding::kPlain>(mask, n, scores);
+      case Adding::kHiding:
+        return add_mask_values<C, Adding::kHiding>(mask, n, scores);
+      case Adding::kBounded:
+        return add_mask_values<C, Adding::kBounded>(mask, n, scores);
     }
-  };
-  switch (mask.kind) {
-    case Kind::kPerKey:
-      for_each_vector([&](int j, int, Vec<T> score) FUSED_ATTENTION_LAMBDA {
-        return add_mask<T>(score, splat(mask.values[j]));
-      });
-      return;
-    case Kind::kPerPair:
-      for_each_vector([&](int j, int v, Vec<T> score) FUSED_ATTENTION_LAMBDA {
-        return add_mask<T>(score, load(mask.values + j * C::kRows + v * L));
-      });
-      return;
-    case Kind::kBits:
-      for_each_vector([&](int j, int v, Vec<T> score) FUSED_ATTENTION_LAMBDA {
-        VecBits<T> word;
-        __builtin_memcpy(&word, mask.words + j / kWordKeys * C::kRows + v * L, sizeof word);
-        const auto bit = static_cast<std::int32_t>(1U << j % kWordKeys);
-        return (word & bit) != 0 ? score : splat(-kInfinity<T>);
-      });
-      return;
-    case Kind::kHidesAll:
-    case Kind::kHidesNothing:
-      return;
   }
 }
 
@@ -223,12 +284,12 @@ FUSED_ATTENTION_INLINE bool sees(const core::Problem& problem, const PanelRows<C
   const auto keys = core::visible_keys(problem.band, rows.position[lane], problem.sizes.seq_k);
   if (j < keys.begin || j >= keys.end) return false;
   if (problem.mask.data == nullptr) return true;
-  T value;
-  load_mask_row(
+  T copy;
+  const T* value = read_mask_row(
       problem.mask,
       core::mask_offset(problem.mask, rows.batch, rows.head[lane], rows.position[lane], j), 1,
-      &value);
-  return value != -kInfinity<T>;
+      &copy);
+  return *value != -kInfinity<T>;
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE

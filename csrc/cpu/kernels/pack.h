@@ -50,18 +50,19 @@ struct FiniteCheck {
   Vec<T> sum[4] = {};  // of 0 * x: 0, or NaN for Inf and NaN; four, so that none waits for itself
   T rest = 0;
 
-  /// Elements may be of half precision where n is a whole number of vectors.
-  template <class S>
-  FUSED_ATTENTION_INLINE void add(const S* row, int n) {
+  /// Of what change(index, elements) makes of a row. Elements may be of half precision where n is a
+  /// whole number of vectors.
+  template <class S, class Change = Unchanged>
+  FUSED_ATTENTION_INLINE void add(const S* row, int n, const Change& change = Change{}) {
     constexpr int L = kLanes<T>;
     int i = 0;
     for (; i + 4 * L <= n; i += 4 * L) {
 #pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) sum[k] += load(row + i + k * L) * T(0);
+      for (int k = 0; k < 4; ++k) sum[k] += change(i, load(row + i + k * L)) * T(0);
     }
-    for (; i + L <= n; i += L) sum[0] += load(row + i) * T(0);
+    for (; i + L <= n; i += L) sum[0] += change(i, load(row + i)) * T(0);
     if constexpr (sizeof(S) == sizeof(T)) {
-      for (; i < n; ++i) rest += row[i] * T(0);
+      for (; i < n; ++i) rest += change(i, row[i]) * T(0);
     }
   }
   FUSED_ATTENTION_INLINE bool all_finite() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #if defined(FUSED_ATTENTION_ISA_AVX2) || defined(FUSED_ATTENTION_ISA_AVX512)
 #include <immintrin.h>
@@ -81,6 +82,19 @@ FUSED_ATTENTION_INLINE Vec<double> max_or_second(Vec<double> a, Vec<double> b) {
 #endif
 }
 
+/// Chains of dependent instructions, one for each vector, take turns in groups of this many: a
+/// scheduler that waits for one chain would be full before it reaches the next.
+constexpr int kInTurn = 4;
+
+/// Calls f(i, count) for begin <= i < end in groups: count is a constant, kInTurn, or 1 for the
+/// rest.
+template <class F>
+FUSED_ATTENTION_INLINE void for_each_in_turn(int begin, int end, const F& f) {
+  int i = begin;
+  for (; i + kInTurn <= end; i += kInTurn) f(i, std::integral_constant<int, kInTurn>{});
+  for (; i < end; ++i) f(i, std::integral_constant<int, 1>{});
+}
+
 // exp by e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2) / 2, a minimax polynomial for 2 e^r (so
 // that the factor left is 2^(n-1)): relative error 2e-9 (float, before rounding), 3e-18 (double).
 // ln 2 is one number, not a high and a low part: its error (2e-9 |x| in float) stays below rounding
@@ -124,25 +138,41 @@ struct ExpConstants<double> {
                                            4.9988586691460926e-08};
 };
 
-/// e^x for x <= 0 (x slightly above 0 is fine). NaN stays NaN. What would be denormal is exactly 0:
-/// denormal weights are slow and worth nothing. exp(0) is exactly 1.
-template <class T>
-FUSED_ATTENTION_INLINE Vec<T> exp_nonpositive(Vec<T> x) {
+/// e^x for x <= 0 (x slightly above 0 is fine), of N vectors at a time. NaN stays NaN. What would
+/// be denormal is exactly 0: denormal weights are slow and worth nothing. exp(0) is exactly 1.
+template <class T, int N>
+FUSED_ATTENTION_INLINE void exp_nonpositive(Vec<T> (&x)[N]) {
   using Constants = ExpConstants<T>;
   constexpr int kDegree = sizeof(Constants::kPolynomial) / sizeof(T) - 1;
-  x = max_or_second(splat(Constants::kLowest), x);
-  const Vec<T> rounded = x * Constants::kLog2E + Constants::kRound;
-  const Vec<T> n = rounded - Constants::kRound;
-  Vec<T> r = x - n * Constants::kLn2;
-  Vec<T> p = splat(Constants::kPolynomial[kDegree]);
+  Vec<T> rounded[N];
+  Vec<T> p[N];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+    x[i] = max_or_second(splat(Constants::kLowest), x[i]);
+    rounded[i] = x[i] * Constants::kLog2E + Constants::kRound;
+    x[i] -= (rounded[i] - Constants::kRound) * Constants::kLn2;
+    p[i] = x[i] * Constants::kPolynomial[kDegree] + Constants::kPolynomial[kDegree - 1];
+  }
 #pragma GCC unroll 16
-  for (int i = kDegree - 1; i >= 0; --i) p = p * r + Constants::kPolynomial[i];
-  VecBits<T> bits;
-  __builtin_memcpy(&bits, &rounded, sizeof bits);
-  bits <<= Constants::kMantissaBits;
-  Vec<T> factor;
-  __builtin_memcpy(&factor, &bits, sizeof factor);
-  return p * factor;
+  for (int k = kDegree - 2; k >= 0; --k) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) p[i] = p[i] * x[i] + Constants::kPolynomial[k];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+    VecBits<T> bits;
+    __builtin_memcpy(&bits, &rounded[i], sizeof bits);
+    bits <<= Constants::kMantissaBits;
+    Vec<T> factor;
+    __builtin_memcpy(&factor, &bits, sizeof factor);
+    x[i] = p[i] * factor;
+  }
+}
+template <class T>
+FUSED_ATTENTION_INLINE Vec<T> exp_nonpositive(Vec<T> x) {
+  Vec<T> one[1] = {x};
+  exp_nonpositive<T>(one);
+  return one[0];
 }
 
 template <class T>

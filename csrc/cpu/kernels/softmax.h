@@ -37,11 +37,18 @@ void softmax_tile(TileSpan span, typename C::Scalar* scores, typename C::Scalar*
     const Vec<T> rescale = exp_nonpositive<T>(old_max - shift);
     Vec<T> total{};
     T* column = scores + v * L;
-    for (int j = span.begin; j < span.end; ++j) {
-      const Vec<T> weight = exp_nonpositive<T>(load(column + j * C::kRows) - shift);
-      store(column + j * C::kRows, weight);
-      total += weight;
-    }
+    for_each_in_turn(span.begin, span.end, [&](int j, auto count) FUSED_ATTENTION_LAMBDA {
+      constexpr int N = decltype(count)::value;
+      Vec<T> weight[N];
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) weight[i] = load(column + (j + i) * C::kRows) - shift;
+      exp_nonpositive<T>(weight);
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        store(column + (j + i) * C::kRows, weight[i]);
+        total += weight[i];
+      }
+    });
     store(max + v * L, largest);
     store(sum + v * L, load(sum + v * L) * rescale + total);
     store(alpha + v * L, rescale);

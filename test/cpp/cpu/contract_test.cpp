@@ -265,6 +265,39 @@ TEST_P(ContractTest, LargestMaskValueMakesNoRowNaN) {
   }
 }
 
+TEST_P(ContractTest, MaskThatTakesTheLargestScoreToInfinityIsBounded) {
+  // The largest float and half a unit in its last place, 2^103, make Inf; with less they do not.
+  const double largest = 0x1.fffffep127;
+  for (const double magnitude : {0x1.fffffep102, 0x1p103, 0x1p104, 3e38}) {
+    for (const double sign : {1.0, -1.0}) {
+      for (const bool hides : {false, true}) {
+        const Case c{.name = "bound", .sizes = {1, 1, 1, 30, 150, 4, 16}, .mask = MaskKind::kFloat};
+        Call call(c);
+        const auto hidden = [&](std::int64_t i, std::int64_t j) {
+          return hides && (i + j) % 5 < 2;
+        };
+        call.mask->fill([&](auto, auto, auto i, auto j) {
+          return hidden(i, j) ? -std::numeric_limits<double>::infinity() : sign * magnitude;
+        });
+        // The scale is a half.
+        call.q.fill([&](auto, auto, auto, auto d) { return d == 0 ? sign * 0x1p65 : 0; });
+        call.k.fill([&](auto, auto, auto, auto d) { return d == 0 ? largest * 0x1p-64 : 0; });
+        call.run();
+        for (std::int64_t i = 0; i < 30; ++i) {
+          double sum = 0;
+          int count = 0;
+          for (std::int64_t j = 0; j < 150; ++j) {
+            if (hidden(i, j)) continue;
+            sum += call.v.get(0, 0, j, 5);
+            ++count;
+          }
+          ASSERT_NEAR(call.out.get(0, 0, i, 5), sum / count, 1e-5) << magnitude * sign << hides;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ContractTest, HalfPrecisionOutputIsTheNearestOfItsValue) {
   // One key: the output is the value itself, every finite half must come back unchanged.
   Case c{.name = "half", .dtype = DType::kFloat16, .sizes = {1, 1, 1, 1, 1, 4, 63488}};
