@@ -49,7 +49,7 @@ test: test-build
 bench: build
 	$(python) benchmarks/bench_attention.py $(BENCH_ARGS)
 
-# Measures what docs/performance.md shows and fills its tables: less than 12 minutes of a quiet machine.
+# Measures what docs/performance*.md shows and fills its tables: less than 12 minutes of a quiet machine.
 bench-docs: test-build
 	$(python) benchmarks/bench_docs.py
 

@@ -91,6 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(measure(point, names, budget, options, estimates, probes[point.threads]))
             console.print(summary(text, rows[-1]), highlight=False)
             progress.advance(task, weight(point))
+    set_shares(rows)
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / "bench_scaling"
     content = {"machine": about, "seed": options.seed, "minutes": options.minutes, "rows": rows}
@@ -231,14 +232,24 @@ def row(
         },
         "absent": absent,
         "fma_gflops": peak,
-        "fma_share": {name: work / median(values) / peak for name, values in kept.items()},
+        "gflops": {name: work / median(values) for name, values in kept.items()},
     }
+
+
+def set_shares(rows: list[dict]) -> None:
+    """Shares of the peak that the whole run measured with as many threads: a row of few rounds has
+    few probes of its own, and other processes disturb some."""
+    for threads in {row["threads"] for row in rows}:
+        same = [row for row in rows if row["threads"] == threads]
+        peak = median(row["fma_gflops"] for row in same)
+        for row in same:
+            row["fma_share"] = {name: rate / peak for name, rate in row["gflops"].items()}
 
 
 def summary(text: str, row: dict) -> str:
     ratios = ", ".join(f"{name} {ratio:.2f}x" for name, ratio in row["ratio"].items())
     reasons = "".join(f"; no {name}: {reason[:70]}" for name, reason in row["absent"].items())
-    return f"{text}: share {row['fma_share'][FUSED]:.2f}; faster than {ratios}{reasons}"
+    return f"{text}: {row['gflops'][FUSED]:.0f} GFLOP/s; faster than {ratios}{reasons}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from what the benchmarks wrote: one function for each name."""
+"""The tables of docs/performance*.md, from what the benchmarks wrote: a function for each name."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ PASSES = ("forward", "forward+backward")
 
 @dataclass
 class Results:
-    """The JSON of each benchmark: `main` with the widest ISA, `avx2` held to AVX2."""
+    """The JSON of each benchmark: `main` with the widest ISA, `avx2` held to AVX2 where that is not
+    the widest."""
 
     main: dict
-    avx2: dict
+    avx2: dict | None
     scaling: dict
     kernels: dict
 
@@ -24,7 +25,7 @@ def machine(results: Results) -> str:
         f"{about['isa']}; {about['date']}.",
         "",
         "```",
-        *(r["machine"]["command"] for r in (results.main, results.avx2, results.scaling)),
+        *(run["machine"]["command"] for run in (*_against_sdpa(results), results.scaling)),
         results.kernels["command"],
         "```",
     ]
@@ -36,6 +37,8 @@ def ratios(results: Results) -> str:
 
 
 def ratios_avx2(results: Results) -> str:
+    if results.avx2 is None:
+        return "AVX2 is the widest that this machine has."
     return _ratio_table(results.avx2["rows"])
 
 
@@ -43,7 +46,7 @@ def losing(results: Results) -> str:
     """Every row below 1, worst first, both ISAs and the scaling study."""
     found = [
         (row["ratio"], f"{row['case']} {row['dtype']} {row['pass']}", run["machine"]["isa"])
-        for run in (results.main, results.avx2)
+        for run in _against_sdpa(results)
         for row in run["rows"]
     ]
     found += [
@@ -189,6 +192,10 @@ TABLES: dict[str, Callable[[Results], str]] = {
 }
 
 _HALVES = ("forward", "backward")
+
+
+def _against_sdpa(results: Results) -> list[dict]:
+    return [run for run in (results.main, results.avx2) if run is not None]
 
 
 def _ratio_table(rows: list[dict]) -> str:
