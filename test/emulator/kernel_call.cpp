@@ -15,9 +15,8 @@ class CaseMemory {
  public:
   void add(const char* name, const Tensor& tensor, emulator::Access access) {
     memory.add_allocation(name, tensor.memory.data(), tensor.memory.size());
-    memory.allow_tensor(tensor.memory.data(), element_size(tensor.dtype),
-                        {tensor.shape, tensor.shape + 4}, {tensor.stride, tensor.stride + 4},
-                        access);
+    memory.allow_tensor(tensor.data(), element_size(tensor.dtype), {tensor.shape, tensor.shape + 4},
+                        {tensor.stride, tensor.stride + 4}, access);
   }
   void add_inputs(const Call& call) {
     add("query", call.q, emulator::Access::kRead);

@@ -24,6 +24,14 @@ enum class MaskKind {
   kFloatWithHidden
 };
 
+/// Memory orders whose rows are whole 16-byte chunks, in a larger buffer.
+enum class ChunkedRows {
+  kContiguous,
+  kTransposed,  // (B, S, H, D), as a projection to all heads leaves it
+  kSpaced,      // other elements between the rows
+  kExpanded,    // one batch of queries and values, one head of keys
+};
+
 struct Case {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -37,6 +45,7 @@ struct Case {
   bool grad_lse = false;
   double sigma = 1;
   DType mask_dtype = DType::kFloat32;
+  ChunkedRows rows = ChunkedRows::kContiguous;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
@@ -54,6 +63,18 @@ struct Call {
 
   static Tensor make(const Case& c, std::int64_t heads, std::int64_t seq, std::int64_t dim,
                      int which) {
+    constexpr std::int64_t kMargin = 16;
+    switch (c.rows) {
+      case ChunkedRows::kContiguous:
+        break;
+      case ChunkedRows::kTransposed:
+        return Tensor(c.dtype, c.sizes.batch, heads, seq, dim, {0, 2, 1, 3}, 0, 1, kMargin);
+      case ChunkedRows::kSpaced:
+        return Tensor(c.dtype, c.sizes.batch, heads, seq, dim, {0, 1, 2, 3}, 8 + 8 * which, 1,
+                      kMargin);
+      case ChunkedRows::kExpanded:
+        return Tensor(c.dtype, c.sizes.batch, heads, seq, dim, {1, 2, 0, 3}, 8, 1, kMargin);
+    }
     if (!c.strided) return Tensor(c.dtype, c.sizes.batch, heads, seq, dim);
     if (which == 0) return Tensor(c.dtype, c.sizes.batch, heads, seq, dim, {0, 2, 1, 3}, 5);
     if (which == 1) return Tensor(c.dtype, c.sizes.batch, heads, seq, dim, {1, 0, 3, 2}, 3);
@@ -70,6 +91,11 @@ struct Call {
         dk(make(c, c.sizes.heads_kv, c.sizes.seq_k, c.sizes.dim_qk, 0)),
         dv(make(c, c.sizes.heads_kv, c.sizes.seq_k, c.sizes.dim_v, 1)),
         is_double(c.dtype == DType::kFloat64) {
+    if (c.rows == ChunkedRows::kExpanded) {
+      q = q.expanded(0);
+      k = k.expanded(1);
+      v = v.expanded(0);
+    }
     std::mt19937 random(static_cast<unsigned>(std::hash<std::string>{}(c.name)));
     q.fill_normal(random, c.sigma);
     k.fill_normal(random, c.sigma);

@@ -69,13 +69,15 @@ struct Tensor {
   core::DType dtype;
   std::int64_t shape[4];
   std::int64_t stride[4];
+  std::int64_t first;  // element of the buffer that the tensor begins at
   std::vector<unsigned char> memory;
 
   /// `order`: dims from outermost to innermost; `gap`: extra elements between rows; `step`: stride
-  /// of the innermost dim.
+  /// of the innermost dim; `margin`: elements of the buffer before the tensor and after it.
   Tensor(core::DType type, std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d,
-         std::vector<int> order = {0, 1, 2, 3}, std::int64_t gap = 0, std::int64_t step = 1)
-      : dtype(type), shape{b, h, s, d}, stride{} {
+         std::vector<int> order = {0, 1, 2, 3}, std::int64_t gap = 0, std::int64_t step = 1,
+         std::int64_t margin = 0)
+      : dtype(type), shape{b, h, s, d}, stride{}, first(margin) {
     std::int64_t size = step;
     for (int n = 3; n >= 0; --n) {
       const int dim = order[static_cast<std::size_t>(n)];
@@ -83,59 +85,65 @@ struct Tensor {
       size *= shape[dim];
       size += n == 3 ? gap : 0;
     }
-    memory.assign(static_cast<std::size_t>(size + 1) * element_size(type), 0xFF);
+    memory.assign(static_cast<std::size_t>(size + 1 + 2 * margin) * element_size(type), 0xFF);
+  }
+  /// The same with one element for all indices of a dim, as torch's expand leaves it.
+  Tensor expanded(int dim) const {
+    Tensor x = *this;
+    x.stride[dim] = 0;
+    return x;
   }
 
   std::int64_t offset(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d) const {
-    return b * stride[0] + h * stride[1] + s * stride[2] + d * stride[3];
+    return first + b * stride[0] + h * stride[1] + s * stride[2] + d * stride[3];
   }
+  const unsigned char* data() const { return at(first); }
+  unsigned char* data() { return at(first); }
   double get(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d) const {
-    const unsigned char* at =
-        memory.data() + static_cast<std::size_t>(offset(b, h, s, d)) * element_size(dtype);
+    const unsigned char* element = at(offset(b, h, s, d));
     std::uint16_t half;
     float single;
     double value;
     switch (dtype) {
       case core::DType::kFloat64:
-        std::memcpy(&value, at, 8);
+        std::memcpy(&value, element, 8);
         return value;
       case core::DType::kFloat32:
-        std::memcpy(&single, at, 4);
+        std::memcpy(&single, element, 4);
         return single;
       case core::DType::kBFloat16:
-        std::memcpy(&half, at, 2);
+        std::memcpy(&half, element, 2);
         return bits_to_float(static_cast<std::uint32_t>(half) << 16);
       case core::DType::kFloat16:
-        std::memcpy(&half, at, 2);
+        std::memcpy(&half, element, 2);
         return half_value(half);
       default:
-        return *at;
+        return *element;
     }
   }
   void set(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d, double x) {
-    unsigned char* at =
-        memory.data() + static_cast<std::size_t>(offset(b, h, s, d)) * element_size(dtype);
+    unsigned char* element = at(offset(b, h, s, d));
     const float single = static_cast<float>(x);
     std::uint32_t bits;
     std::memcpy(&bits, &single, 4);
     std::uint16_t half;
     switch (dtype) {
       case core::DType::kFloat64:
-        std::memcpy(at, &x, 8);
+        std::memcpy(element, &x, 8);
         return;
       case core::DType::kFloat32:
-        std::memcpy(at, &single, 4);
+        std::memcpy(element, &single, 4);
         return;
       case core::DType::kBFloat16:  // truncation: test inputs need no rounding
         half = static_cast<std::uint16_t>((bits >> 16) | (std::isnan(single) ? 0x40U : 0U));
-        std::memcpy(at, &half, 2);
+        std::memcpy(element, &half, 2);
         return;
       case core::DType::kFloat16:
         half = nearest_half(x);
-        std::memcpy(at, &half, 2);
+        std::memcpy(element, &half, 2);
         return;
       default:
-        *at = static_cast<unsigned char>(x);  // every byte but 0 means True
+        *element = static_cast<unsigned char>(x);  // every byte but 0 means True
     }
   }
   template <class F>
@@ -150,12 +158,20 @@ struct Tensor {
     fill([&](auto...) { return normal(random); });
   }
   core::ConstOperand view() const {
-    return {memory.data(), shape[0] == 1 ? 0 : stride[0], stride[1], stride[2], stride[3]};
+    return {data(), shape[0] == 1 ? 0 : stride[0], stride[1], stride[2], stride[3]};
   }
-  core::Operand output() { return {memory.data(), stride[0], stride[1], stride[2], stride[3]}; }
+  core::Operand output() { return {data(), stride[0], stride[1], stride[2], stride[3]}; }
   core::DenseMask mask() const {
     const auto broadcast = [&](int n) { return shape[n] == 1 ? 0 : stride[n]; };
-    return {memory.data(), dtype, broadcast(0), broadcast(1), broadcast(2), broadcast(3)};
+    return {data(), dtype, broadcast(0), broadcast(1), broadcast(2), broadcast(3)};
+  }
+
+ private:
+  const unsigned char* at(std::int64_t element) const {
+    return memory.data() + static_cast<std::size_t>(element) * element_size(dtype);
+  }
+  unsigned char* at(std::int64_t element) {
+    return memory.data() + static_cast<std::size_t>(element) * element_size(dtype);
   }
 };
 
