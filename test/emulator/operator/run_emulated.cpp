@@ -1,13 +1,16 @@
-// The functions of csrc/cuda/run.h that .cu files implement, in the emulator.
+// Runs what the .cu files launch in the emulator.
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "cuda/backward_launch.h"
-#include "cuda/run.h"
+#include "cuda/kernels/params.h"
+#include "cuda/launch.h"
+#include "emulator/cuda_runtime/runtime.h"
 #include "emulator/machine.h"
+#include "emulator/operator/stream.h"
 
 namespace fused_attention::cuda {
 namespace {
@@ -98,58 +101,44 @@ class CallMemory {
                   Access access) {
     const bool is_empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
     if (data == nullptr || is_empty) return;
-    tensors_.push_back({name, static_cast<const char*>(data), element, std::move(sizes),
-                        std::move(strides), access});
+    Tensor x{name,  static_cast<const char*>(data), element, std::move(sizes), std::move(strides),
+             access};
+    // Every byte of an allocation takes one here, also those in a gap between the elements.
+    constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;
+    if (x.end() - x.data <= kMostBytes) {
+      tensors_.push_back(std::move(x));
+      return;
+    }
+    const auto widest = std::max_element(x.strides.begin(), x.strides.end()) - x.strides.begin();
+    const auto dim = static_cast<std::size_t>(widest);
+    const std::int64_t step = x.strides[dim] * static_cast<std::int64_t>(element);
+    for (std::int64_t n = std::exchange(x.sizes[dim], 1) - 1; n >= 0; --n) {
+      std::vector<std::int64_t> part = x.strides;
+      part[dim] = 0;
+      add_tensor(name, x.data + n * step, element, x.sizes, std::move(part), access);
+    }
   }
 
   const core::Problem& problem_;
   std::vector<Tensor> tensors_;
 };
 
-struct EmulatorLauncher {
-  mutable emulator::GlobalMemory memory;  // launchers are taken by const reference
-
-  /// Problems that an emulator can run never fill the first dimension of a grid, so it is made
-  /// short, and some blocks at the end have nothing to do.
-  static constexpr std::int64_t kMostX = 7;
-
-  /// Of a GPU with little shared memory if the environment says so.
-  static int most_shared_bytes() {
-    const char* bytes = std::getenv("FUSED_ATTENTION_EMULATED_SHARED_BYTES");
-    return bytes == nullptr ? 163 << 10 : std::stoi(bytes);
-  }
-
-  template <class C>
-  void operator()(const Launch& launch, const typename C::Params& params) const {
-    if (launch.shared_bytes > most_shared_bytes()) {
-      throw std::runtime_error("a kernel takes more shared memory than the device has");
-    }
-    const std::int64_t blocks = launch.grid_x * launch.grid_y;
-    const std::int64_t grid_x = core::min64(blocks, kMostX);
-    const emulator::Report report =
-        emulator::Machine().run({.grid_x = grid_x,
-                                 .grid_y = core::ceil_div(blocks, grid_x),
-                                 .threads = launch.threads,
-                                 .shared_bytes = launch.shared_bytes},
-                                memory, [&] { C::run(params); });
-    if (!report.clean()) throw std::runtime_error(report.text());
-  }
-};
-
-EmulatorLauncher forward_launcher(const core::ForwardProblem& call, const KeySplit& split) {
+emulator::GlobalMemory memory_of(const ForwardParams& params) {
+  const core::ForwardProblem& call = params.call;
   const core::Sizes& s = call.problem.sizes;
   CallMemory memory(call.problem);
   memory.add_inputs();
   memory.add("output", call.output, s.heads_q, s.seq_q, s.dim_v, Access::kWrite);
   memory.add_rows("logsumexp", call.logsumexp, 1, Access::kWrite);
   // What one kernel leaves for the next.
-  const std::int64_t partials = split.chunks == 1 ? 0 : split.chunks * (2 + s.dim_v);
-  memory.add_rows("partials", split.partials, partials, Access::kWrite);
-  memory.add_rows("partials", split.partials, partials, Access::kRead);
-  return {memory.known()};
+  const std::int64_t partials = params.chunks == 1 ? 0 : params.chunks * (2 + s.dim_v);
+  memory.add_rows("partials", params.partials, partials, Access::kWrite);
+  memory.add_rows("partials", params.partials, partials, Access::kRead);
+  return memory.known();
 }
 
-EmulatorLauncher backward_launcher(const core::BackwardProblem& call, void* statistics) {
+emulator::GlobalMemory memory_of(const BackwardParams& params) {
+  const core::BackwardProblem& call = params.call;
   const core::Sizes& s = call.problem.sizes;
   CallMemory memory(call.problem);
   memory.add_inputs();
@@ -157,51 +146,54 @@ EmulatorLauncher backward_launcher(const core::BackwardProblem& call, void* stat
   memory.add("grad_output", call.grad_output, s.heads_q, s.seq_q, s.dim_v, Access::kRead);
   memory.add_rows("logsumexp", call.logsumexp, 1, Access::kRead);
   memory.add_rows("grad_logsumexp", call.grad_logsumexp, 1, Access::kRead);
-  memory.add_rows("statistics", statistics, kStatisticsNumbers, Access::kRead);
-  memory.add_rows("statistics", statistics, kStatisticsNumbers, Access::kWrite);
+  memory.add_rows("statistics", params.statistics, kStatisticsNumbers, Access::kRead);
+  memory.add_rows("statistics", params.statistics, kStatisticsNumbers, Access::kWrite);
   memory.add("grad_query", call.grad_query, s.heads_q, s.seq_q, s.dim_qk, Access::kWrite);
   memory.add("grad_key", call.grad_key, s.heads_kv, s.seq_k, s.dim_qk, Access::kWrite);
   memory.add("grad_value", call.grad_value, s.heads_kv, s.seq_k, s.dim_v, Access::kWrite);
-  return {memory.known()};
+  return memory.known();
 }
+
+emulator::GlobalMemory memory_of(const test::KernelParams& params) {
+  if (params.type == typeid(ForwardParams)) {
+    return memory_of(*static_cast<const ForwardParams*>(params.data));
+  }
+  if (params.type == typeid(BackwardParams)) {
+    return memory_of(*static_cast<const BackwardParams*>(params.data));
+  }
+  throw std::logic_error("a kernel with parameters that the emulator does not know");
+}
+
+/// Problems that an emulator can run never fill the first dimension of a grid, so it is made short,
+/// and some blocks at the end have nothing to do.
+constexpr std::int64_t kMostX = 7;
+
+void run_kernel(const test::KernelEvent& launch, const test::KernelParams& params,
+                const std::function<void()>& body) {
+  if (launch.stream != emulated_stream()) throw std::logic_error("not the current stream");
+  emulator::GlobalMemory memory = memory_of(params);
+  const std::int64_t blocks = std::int64_t{launch.grid.x} * launch.grid.y;
+  const std::int64_t grid_x = core::min64(blocks, kMostX);
+  const emulator::Report report =
+      emulator::Machine().run({.grid_x = grid_x,
+                               .grid_y = core::ceil_div(blocks, grid_x),
+                               .threads = static_cast<int>(launch.block.x),
+                               .shared_bytes = launch.shared_bytes},
+                              memory, body);
+  if (!report.clean()) throw std::runtime_error(report.text());
+}
+
+[[maybe_unused]] const bool kIsReady = [] {
+  test::CudaRuntime& runtime = test::CudaRuntime::instance();
+  runtime.run = run_kernel;
+  runtime.first_device = -1;
+  runtime.multiprocessors = 20;  // so many that few rows share their keys between blocks
+  // A GPU with little shared memory if the environment says so.
+  if (const char* bytes = std::getenv("FUSED_ATTENTION_EMULATED_SHARED_BYTES")) {
+    runtime.most_shared_bytes = std::stoi(bytes);
+  }
+  return true;
+}();
 
 }  // namespace
-
-/// So many that few rows share their keys between blocks.
-int multiprocessors(int /*device*/) { return 20; }
-
-bool forward_bfloat16(const core::ForwardProblem& call, const KeySplit& split,
-                      CUstream_st* /*stream*/) {
-  return forward_half<BFloat16>(call, split, forward_launcher(call, split));
-}
-bool forward_float16(const core::ForwardProblem& call, const KeySplit& split,
-                     CUstream_st* /*stream*/) {
-  return forward_half<Float16>(call, split, forward_launcher(call, split));
-}
-void forward_float32(const core::ForwardProblem& call, const KeySplit& split,
-                     CUstream_st* /*stream*/) {
-  forward_exact<float>(call, split, forward_launcher(call, split));
-}
-void forward_float64(const core::ForwardProblem& call, const KeySplit& split,
-                     CUstream_st* /*stream*/) {
-  forward_exact<double>(call, split, forward_launcher(call, split));
-}
-
-bool backward_bfloat16(const core::BackwardProblem& call, void* statistics,
-                       CUstream_st* /*stream*/) {
-  return backward_half<BFloat16>(call, statistics, backward_launcher(call, statistics));
-}
-bool backward_float16(const core::BackwardProblem& call, void* statistics,
-                      CUstream_st* /*stream*/) {
-  return backward_half<Float16>(call, statistics, backward_launcher(call, statistics));
-}
-void backward_float32(const core::BackwardProblem& call, void* statistics,
-                      CUstream_st* /*stream*/) {
-  backward_exact<float>(call, statistics, backward_launcher(call, statistics));
-}
-void backward_float64(const core::BackwardProblem& call, void* statistics,
-                      CUstream_st* /*stream*/) {
-  backward_exact<double>(call, statistics, backward_launcher(call, statistics));
-}
-
 }  // namespace fused_attention::cuda
