@@ -15,3 +15,16 @@ def use_emulator(library):
 
 def to_cuda(x):
     return x.to(name) if isinstance(x, torch.Tensor) else x
+
+
+def count_launches(run) -> int:
+    """How many kernels of the library a call starts."""
+    if name == "cpu":
+        launches = torch.ops.fused_attention_emulator.launches
+        before = launches()
+        run()
+        return launches() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    return sum("attention_kernel" in event.name for event in profile.events())

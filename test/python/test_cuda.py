@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from cases import Shape, dtype_id, make, run_fused
-from cuda_device import to_cuda
+from cuda_device import count_launches, to_cuda
+from far_apart import far_apart
 from reference import Result, assert_close_to_reference
 
 pytestmark = pytest.mark.gpu
@@ -73,38 +74,93 @@ def test_nan_that_nobody_sees_changes_nothing_on_cuda(dtype):
     assert torch.equal(got.logsumexp, want.logsumexp)
 
 
-@pytest.mark.parametrize("sizes", [(0, 5, 7), (2, 0, 7), (2, 5, 0)], ids=str)
-def test_empty_inputs_launch_nothing_that_fails_on_cuda(sizes):
+@pytest.mark.parametrize(
+    ("sizes", "forward", "backward"),
+    [
+        ((0, 5, 7), 0, 0),
+        ((2, 0, 7), 0, 0),
+        ((2, 5, 0), 1, 1),  # results have rows, and no key has a gradient
+        ((2, 5, 7), 1, 2),
+    ],
+    ids=str,
+)
+def test_empty_inputs_launch_nothing_on_cuda(sizes, forward, backward):
     batch, seq_q, seq_k = sizes
-    check(*make(Shape(batch, 2, 2, seq_q, seq_k, 64, 64)).qkv)
+    x = make(Shape(batch, 2, 2, seq_q, seq_k, 64, 64))
+    assert count_launches(lambda: check(*x.qkv)) == forward
+    assert count_launches(lambda: check(*x)) == forward + backward
+
+
+def same(first: Result, second: Result) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True) if a is not None)
+
+
+@pytest.mark.own_mode
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=dtype_id)
+@pytest.mark.parametrize("which", ["query", "key", "value", "grad_output", "attn_mask"])
+def test_f16_element_offsets_beyond_two_to_the_31_on_cuda(which, dtype):
+    names = ("query", "key", "value", "grad_output", "grad_logsumexp")
+    x = make(Shape(3, 2, 2, 4, 4, 16, 16), dtype)
+    operands = {name: to_cuda(t) for name, t in zip(names, x, strict=True)}
+    if which == "attn_mask":
+        operands[which] = to_cuda(torch.randn(3, 2, 4, 4).to(dtype))
+    want = run_fused(**operands)
+    operands[which] = far_apart(operands[which])
+    assert same(run_fused(**operands), want)
+
+
+STREAM_SHAPES = (
+    Shape(2, 4, 2, 128, 128, 64, 64),
+    Shape(1, 2, 2, 100, 130, 256, 256),
+    Shape(1, 8, 2, 2, 3000, 128, 128),  # whose keys are split: a second kernel merges
+)
 
 
 @pytest.mark.real_gpu
-def test_forward_runs_on_the_current_stream():
-    x = [t.cuda() for t in make(Shape(2, 4, 4, 128, 128, 64, 64), torch.bfloat16).qkv]
-    want = run_fused(*x).output
+@pytest.mark.parametrize("shape", STREAM_SHAPES, ids=str)
+def test_f44_forward_and_backward_run_on_the_current_stream(shape):
+    x = [t.cuda() for t in make(shape, torch.bfloat16)]
+    want = run_fused(*x)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(100_000_000)
         late = [torch.zeros_like(t).copy_(t) for t in x]
-        got = run_fused(*late).output
+        got = run_fused(*late)
     stream.synchronize()
-    assert torch.equal(got, want)
+    assert same(got, want)
 
 
 @pytest.mark.real_gpu
-def test_forward_is_captured_into_a_graph():
-    x = [t.cuda() for t in make(Shape(2, 4, 2, 100, 128, 64, 64), torch.bfloat16).qkv]
-    run_fused(*x)
+@pytest.mark.parametrize("shape", STREAM_SHAPES, ids=str)
+def test_f44_forward_and_backward_are_captured_into_a_graph(shape):
+    x = [t.cuda() for t in make(shape, torch.bfloat16)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # as torch's documentation warms autograd up
+        run_fused(*x)
+    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        output = run_fused(*x).output
-    for t in x:
-        t.copy_(torch.randn_like(t))
-    graph.replay()
-    torch.cuda.synchronize()
-    assert torch.equal(output, run_fused(*x).output)
+        replayed = run_fused(*x)
+    for _ in range(2):
+        for t in x:
+            t.copy_(torch.randn_like(t))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert same(replayed, run_fused(*x))
+
+
+@pytest.mark.real_gpu
+def test_f44_tensors_on_another_device_than_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    x = make(Shape(2, 4, 2, 100, 128, 64, 64), torch.bfloat16)
+    with torch.cuda.device(0):
+        got = run_fused(*(t.to("cuda:1") for t in x))
+        assert torch.cuda.current_device() == 0
+    assert all(t.device == torch.device("cuda:1") for t in got if t is not None)
+    assert_close_to_reference(Result(*(t if t is None else t.cpu() for t in got)), *x)
 
 
 def test_head_dim_beyond_the_largest_kernel_is_an_error():

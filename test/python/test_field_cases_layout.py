@@ -1,14 +1,12 @@
 """Field cases F10-F14 and F16: alignment of causal and window, layouts, offsets beyond 2^31."""
 
-import mmap
-
 import pytest
 import torch
 
 from cases import DTYPES, Shape, check, dtype_id, make, run_fused
+from far_apart import far_apart
 
 ops = torch.ops.fused_attention
-MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.12 on
 
 
 def test_f10_decode_step_with_the_causal_flag_sees_the_whole_cache(isa):
@@ -102,19 +100,6 @@ def test_f14_output_follows_the_layout_of_the_query(dtype):
     assert all(g.stride() == t.stride() for g, t in zip(grads, inputs, strict=True))
     fake = ops.attention(*(torch.empty_strided(t.shape, t.stride(), device="meta") for t in inputs))
     assert fake.stride() == out.stride()
-
-
-def far_apart(t):
-    """`t` with 2^30 elements between its batch entries; only the touched pages exist."""
-    stride = 2**30
-    span = ((t.size(0) - 1) * stride + t[0].numel()) * t.element_size()
-    try:
-        buffer = mmap.mmap(-1, span, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
-    except (OSError, ValueError) as error:
-        pytest.skip(f"no address space for {span} bytes: {error}")
-    flat = torch.frombuffer(buffer, dtype=t.dtype)
-    view = flat.as_strided(t.shape, (stride, *t[0].contiguous().stride()))
-    return view.copy_(t)
 
 
 @pytest.mark.own_mode
