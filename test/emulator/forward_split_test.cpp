@@ -153,6 +153,10 @@ TEST(ForwardChunksTest, ChunksAreLongEnoughForTheirMerge) {
   EXPECT_EQ(chunks({1, 8, 8, 1, 256, 128, 128}, 132), 1);
 }
 
+TEST(ForwardChunksTest, ChunksAreNoMoreThanTheirMergeHasRoomFor) {
+  EXPECT_EQ(chunks({1, 1, 1, 1, 1 << 20, 64, 64}, 1024), cuda::kMergeTile.most_chunks);
+}
+
 TEST(ForwardChunksTest, OnlyKeysThatTheBandShowsCount) {
   EXPECT_EQ(chunks({1, 8, 8, 1, 1 << 16, 128, 128}, 132, {65280, 65535}), 1);
 }

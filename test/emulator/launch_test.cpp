@@ -2,8 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 
-#include "cuda/forward_launch.h"
+#include "cuda/backward_launch.h"
 
 namespace fused_attention::test {
 namespace {
@@ -31,6 +32,64 @@ TEST(LaunchTest, RowsAreCopiedInChunksWhereEveryRowBeginsAtAMultipleOf16Bytes) {
   // Four floats fill a chunk, two doubles do.
   EXPECT_TRUE(cuda::is_in_chunks(core::ConstOperand{memory, 4096, 1024, 68, 1}, 64, 4));
   EXPECT_FALSE(cuda::is_in_chunks(core::ConstOperand{memory, 4096, 1024, 67, 1}, 64, 8));
+}
+
+// The backward kernels have one answer for all operands.
+TEST(LaunchTest, BackwardCopiesRowsInChunksWhereThoseOfEveryOperandAre) {
+  alignas(16) static std::uint16_t memory[64];
+  constexpr int kElementBytes = sizeof(std::uint16_t);
+  const core::ConstOperand in{memory, 4096, 1024, 64, 1};
+  const core::Operand out{memory, 4096, 1024, 64, 1};
+  core::BackwardProblem aligned;
+  aligned.problem.sizes = {2, 4, 4, 16, 16, 64, 32};
+  aligned.problem.query = aligned.problem.key = aligned.problem.value = in;
+  aligned.output = aligned.grad_output = in;
+  aligned.grad_query = aligned.grad_key = aligned.grad_value = out;
+  EXPECT_TRUE(cuda::is_in_chunks(aligned, kElementBytes));
+  const auto with = [&](auto change) {
+    core::BackwardProblem call = aligned;
+    change(call);
+    return cuda::is_in_chunks(call, kElementBytes);
+  };
+  EXPECT_FALSE(with([](auto& x) { x.problem.query.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.problem.key.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.problem.value.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.grad_output.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.grad_query.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.grad_key.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.grad_value.stride_s = 65; }));
+  EXPECT_FALSE(with([](auto& x) { x.problem.sizes.dim_qk = 60; }));
+  EXPECT_FALSE(with([](auto& x) { x.problem.sizes.dim_v = 60; }));
+  // Nobody asks for this one.
+  EXPECT_TRUE(with([](auto& x) {
+    x.grad_key.stride_s = 65;
+    x.grad_key.data = nullptr;
+  }));
+}
+
+TEST(LaunchTest, PlainKernelsTakeBandsAndPositiveScalesFarFromTheLimits) {
+  core::Problem problem;
+  EXPECT_TRUE(cuda::is_plain(problem, true, 0.125F));
+  EXPECT_FALSE(cuda::is_plain(problem, false, 0.125F));
+  for (const float scale :
+       {0.0F, -1.0F, 0x1p-110F, 0x1p110F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_FALSE(cuda::is_plain(problem, true, scale)) << scale;
+  }
+  problem.mask.data = &problem;
+  EXPECT_FALSE(cuda::is_plain(problem, true, 0.125F));
+}
+
+TEST(LaunchTest, GridHasABlockForEveryOneThatIsAskedFor) {
+  constexpr std::int64_t kMostX = std::numeric_limits<std::int32_t>::max();
+  for (const std::int64_t blocks : {std::int64_t{1}, std::int64_t{70000}, kMostX - 1, kMostX,
+                                    kMostX + 1, 2 * kMostX, 2 * kMostX + 1}) {
+    const cuda::Launch launch = cuda::make_launch(blocks, 128, 1000);
+    EXPECT_LE(launch.grid_x, kMostX);
+    EXPECT_GE(launch.grid_x * launch.grid_y, blocks);
+    EXPECT_LT(launch.grid_x * (launch.grid_y - 1), blocks) << "a row of blocks too many";
+    EXPECT_EQ(launch.threads, 128);
+    EXPECT_EQ(launch.shared_bytes, 1000);
+  }
 }
 
 }  // namespace

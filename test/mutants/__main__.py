@@ -1,14 +1,14 @@
 """Tests the tests: puts one fault at a time into a copy of the sources, and asks what notices.
 
-    python test/mutants [--suite kernels|emulator] [--quick] [--only WORDS] [--jobs N]
+    python test/mutants [--suite kernels|emulator|launcher] [--quick] [--only WORDS] [--jobs N]
 
 Runs with the Python of the development environment (torch, pytest; cmake and ninja on the PATH).
 Each mutant of mutants.py is built without torch and run against the kernels' tests, which takes
 seconds; what they let pass is built with torch and run against those of the operator in
-test/python. Those of cuda_mutants.py, in the CUDA kernels, are run in the emulator. The first
-failure ends it. Exits with 1 if a mutant survives, with 2 if one cannot be made, because its text
-does not stand exactly once in its file or the result does not build, and with 77 if there is no
-Boost.Context for the emulator.
+test/python. Those of cuda_mutants.py, in the CUDA kernels, are run in the emulator, and those of
+cuda_launcher_mutants.py on the stand-in for CUDA's runtime. The first failure ends it. Exits with 1
+if a mutant survives, with 2 if one cannot be made, because its text does not stand exactly once in
+its file or the result does not build, and with 77 if there is no Boost.Context for the emulator.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cuda_launcher_mutants import LAUNCHER_MUTANTS
 from cuda_mutants import CUDA_MUTANTS
 
 from mutants import CPU_MUTANTS, Mutant
@@ -94,6 +95,9 @@ class Tree:
             "emulator", "fused_attention_emulator_tests", f"--gtest_filter={self.emulator_filter}"
         )
 
+    def failing_launcher_test(self) -> str | None:
+        return self.failing_test("emulator/cuda_runtime", "fused_attention_launcher_tests")
+
     def failing_test(self, folder: str, target: str, *arguments: str) -> str | None:
         """The first failing test of a program that is built without torch."""
         self.build(
@@ -135,6 +139,8 @@ class Tree:
     def caught_by(self, suite: str) -> str | None:
         if suite == "emulator":
             return self.failing_emulator_test()
+        if suite == "launcher":
+            return self.failing_launcher_test()
         return self.failing_kernel_test() or self.failing_operator_test()
 
 
@@ -193,7 +199,9 @@ def isas(tree: Tree) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--suite", choices=("kernels", "emulator"), help="these mutants only")
+    parser.add_argument(
+        "--suite", choices=("kernels", "emulator", "launcher"), help="these mutants only"
+    )
     parser.add_argument("--quick", action="store_true", help="the few that `make test` tries")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
@@ -201,7 +209,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [
         m
-        for m in (*CPU_MUTANTS, *CUDA_MUTANTS)
+        for m in (*CPU_MUTANTS, *CUDA_MUTANTS, *LAUNCHER_MUTANTS)
         if arguments.only in m.name
         and arguments.suite in (None, m.suite)
         and (m.quick or not arguments.quick)
@@ -213,7 +221,7 @@ def main() -> int:
         if arguments.quick:
             tree.emulator_filter = QUICK_FILTER
         for suite in dict.fromkeys(m.suite for m in chosen):
-            if suite == "emulator" and not has_emulator():
+            if suite != "kernels" and not has_emulator():
                 print("skipped: Boost.Context is not installed, so there is no emulator")
                 return NO_EMULATOR
             unchanged = tree.caught_by(suite)

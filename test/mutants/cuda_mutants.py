@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mutants import Edit, Mutant
+from cuda_exact_mutants import EXACT
+from cuda_launch_mutants import LAUNCHES
+from cuda_plain_mutants import PLAIN
+
+from mutants import Edit, Mutant, fault
 
 KERNELS = "csrc/cuda/kernels/"
 TILE = KERNELS + "tile.h"
@@ -24,10 +28,6 @@ EXACT_QUERY_GRADIENT = KERNELS + "backward_exact_query.h"
 EXACT_KEY_GRADIENT = KERNELS + "backward_exact_key.h"
 MERGE = KERNELS + "merge.h"
 LAUNCH = "csrc/cuda/forward_launch.h"
-
-
-def fault(name: str, file: str, old: str, new: str, quick: bool = False) -> Mutant:
-    return Mutant(name, (Edit(file, old, new),), suite="emulator", quick=quick)
 
 
 # Threads that do not wait for each other, or for a copy.
@@ -498,4 +498,4 @@ LITTLE_SHARED = (
     ),
 )
 
-CUDA_MUTANTS = (*ORDER, *ADDRESSES, *NUMBERS, *OTHERS, *LITTLE_SHARED)
+CUDA_MUTANTS = (*ORDER, *ADDRESSES, *NUMBERS, *OTHERS, *LITTLE_SHARED, *EXACT, *LAUNCHES, *PLAIN)

@@ -32,12 +32,18 @@ class Mutant(NamedTuple):
     name: str
     edits: tuple[Edit, ...]
     isa: str = ""  # the one ISA whose code it changes
-    suite: str = "kernels"  # whose tests must notice it: of the CPU kernels, or of the emulator
+    suite: str = "kernels"  # whose tests must notice it: see __main__.py
     quick: bool = False  # among those that `make test` tries
 
 
 def mutant(name: str, file: str, old: str, new: str, isa: str = "") -> Mutant:
     return Mutant(name, (Edit(file, old, new),), isa)
+
+
+def fault(
+    name: str, file: str, old: str, new: str, quick: bool = False, suite: str = "emulator"
+) -> Mutant:
+    return Mutant(name, (Edit(file, old, new),), suite=suite, quick=quick)
 
 
 # Which keys a row sees.
