@@ -1,52 +1,14 @@
 // Every detector of the emulator against a small kernel that does the thing, and against its
 // repair.
+#include "emulator/detector_test.h"
+
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
-#include <vector>
-
-#include "cuda/arch/device.h"
-#include "emulator/machine.h"
 
 namespace fused_attention::cuda {
 namespace {
-
-using emulator::Access;
-using emulator::Fault;
-using emulator::GlobalMemory;
-using emulator::LaunchShape;
-using emulator::Machine;
-using emulator::Report;
-
-class DetectorTest : public testing::Test {
- protected:
-  DetectorTest() : input(1024), output(1024, -1) {
-    for (std::size_t n = 0; n < input.size(); ++n) input[n] = static_cast<float>(n);
-    memory.add_allocation("input", input.data(), input.size() * 4);
-    memory.add_allocation("output", output.data(), output.size() * 4);
-    memory.allow(input.data(), 512 * 4, Access::kRead);
-    memory.allow(output.data(), 512 * 4, Access::kWrite);
-  }
-
-  template <class Kernel>
-  Report run(const Kernel& kernel, int threads = 64, std::uint64_t seed = 0) {
-    return Machine().run({.threads = threads, .shared_bytes = 4096}, memory, kernel, seed);
-  }
-  /// Exactly this fault was found, in this file.
-  static void expect_only(const Report& report, Fault fault) {
-    EXPECT_GT(report.count(fault), 0) << report.text();
-    for (const auto& finding : report.findings) {
-      EXPECT_EQ(finding.fault, fault) << report.text();
-      EXPECT_EQ(finding.site.text().substr(0, 18), "detectors_test.cpp") << report.text();
-    }
-  }
-
-  std::vector<float> input;
-  std::vector<float> output;
-  GlobalMemory memory;
-  GlobalPtr<const float> in() const { return GlobalPtr<const float>(input.data()); }
-  GlobalPtr<float> out() { return GlobalPtr<float>(output.data()); }
-};
 
 /// Each thread writes its word and reads that of the thread `distance` further on.
 template <class Barrier>
@@ -224,27 +186,6 @@ TEST_F(DetectorTest, SharedPointerThatLeavesItsRegionIsRecorded) {
 
 TEST_F(DetectorTest, RegionBeyondTheLaunchsSharedMemoryIsRecorded) {
   expect_only(run([&] { shared_region(4096, 4, "beyond"); }), Fault::kSharedRange);
-}
-
-TEST_F(DetectorTest, GlobalReadPastTheAllowedElementsIsRecorded) {
-  expect_only(run([&] {
-                const float x = load_global<float>(in() + 449 + thread_index());
-                store_global(out() + thread_index(), x);
-              }),
-              Fault::kGlobalRange);
-}
-
-TEST_F(DetectorTest, GlobalAccessOutsideEveryAllocationIsRecordedAndNotDone) {
-  expect_only(run([&] { store_global(out() + 1024 + thread_index(), 1.0F); }), Fault::kGlobalRange);
-}
-
-TEST_F(DetectorTest, WriteToAnInputIsRecorded) {
-  const GlobalPtr<float> read_only(input.data());
-  expect_only(run([&] { store_global(read_only + thread_index(), 1.0F); }), Fault::kGlobalRange);
-}
-
-TEST_F(DetectorTest, TwoWritesOfOneOutputElementAreRecorded) {
-  expect_only(run([&] { store_global(out() + thread_index() / 2, 1.0F); }), Fault::kGlobalRace);
 }
 
 TEST_F(DetectorTest, MisalignedAccessesAreRecorded) {

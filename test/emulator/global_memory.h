@@ -23,18 +23,19 @@ class GlobalMemory {
   void allow_tensor(const void* base, std::size_t element, const std::vector<std::int64_t>& sizes,
                     const std::vector<std::int64_t>& strides, Access access);
 
-  /// Forgets which bytes were written: a new launch begins.
+  /// Forgets which bytes were read and written: a new launch begins.
   void begin_launch();
   /// Whether an access of a running kernel is good; records what is not.
   bool check(Recorder& recorder, std::uintptr_t address, std::size_t bytes, Access access,
              SiteId site);
 
  private:
-  static constexpr std::uint8_t kWritten = 4;
+  static constexpr std::uint8_t kWasRead = 4;
+  static constexpr std::uint8_t kWasWritten = 8;
   struct Allocation {
     std::string name;
     std::uintptr_t begin;
-    std::vector<std::uint8_t> state;  // of each byte: Access bits and kWritten
+    std::vector<std::uint8_t> state;  // of each byte: Access bits and those above
   };
   Allocation* find(std::uintptr_t address, std::size_t bytes);
   std::vector<Allocation> allocations_;

@@ -15,7 +15,7 @@ enum class Fault {
   kUninitialised,   // shared memory that the block has not written
   kSharedRange,     // outside the region that the pointer was made for
   kGlobalRange,     // outside the elements that the launch may touch
-  kGlobalRace,      // global memory that the same launch has written
+  kGlobalRace,      // global memory that the same launch wrote, or has read before a write
   kMisaligned,
   kDivergence,  // threads wait for each other in different places, or for ever
 };
