@@ -48,7 +48,7 @@ EXACT = (
         "exact forward does not rescale its output",
         EXACT_FORWARD,
         "output[r][c] *= rescale;",
-        "",
+        "output[r][c] *= 1;",
     ),
     fault(
         "every slice of the exact output writes LSE",
