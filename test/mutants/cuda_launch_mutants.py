@@ -36,8 +36,8 @@ LAUNCHES = (
     fault(
         "blocks of rows are twice as long as the kernel's",
         GRID,
-        ".panels = 1}",
-        ".panels = 2}",
+        ".panel_rows = block_rows,",
+        ".panel_rows = 2 * block_rows,",
     ),
     fault(
         "rows are not prepared where nobody wants dQ",
