@@ -300,7 +300,8 @@ void check_cuda_limits(const ForwardTensors& t, bool with_gradient) {
   const SymInt longest(cuda::kLongestSequence);
   for (const auto& [name, length] :
        {std::pair{"Sq", t.query.sym_size(2)}, std::pair{"Sk", t.key.sym_size(2)},
-        std::pair{"the number of query heads", t.query.sym_size(1)}}) {
+        std::pair{"the number of query heads", t.query.sym_size(1)},
+        std::pair{"D", t.query.sym_size(3)}, std::pair{"Dv", t.value.sym_size(3)}}) {
     FUSED_ATTENTION_SYM_CHECK(length.sym_le(longest), "expected ", name, " of at most ", longest,
                               " on CUDA, but got ", length);
   }

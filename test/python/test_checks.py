@@ -171,6 +171,18 @@ def test_limits_of_the_cuda_kernels_are_known_before_anything_runs():
             assert ops.attention(*make_inputs(577, 577, **others, requires_grad=True)).requires_grad
 
 
+@pytest.mark.parametrize("name", ["Sq", "Sk", "the number of query heads", "D", "Dv"])
+def test_lengths_that_the_cuda_kernels_cannot_count_are_refused(name):
+    sizes = {"Sq": 4, "Sk": 4, "the number of query heads": 1, "D": 8, "Dv": 8}
+    sizes[name] = 2**29 + 1
+    seq_q, seq_k, heads, dim, dim_v = sizes.values()
+    shapes = [(1, heads, seq_q, dim), (1, 1, seq_k, dim), (1, 1, seq_k, dim_v)]
+    with FakeTensorMode():
+        text = message(ops.attention, *(torch.empty(s, device="cuda") for s in shapes))
+        assert text == f"{PREFIX}{name} of at most 536870912 on CUDA, but got 536870913"
+        ops.attention(*(torch.empty(s, device="cpu") for s in shapes))
+
+
 def backward_arguments(device="cpu"):
     x = make(SHAPE)
     out, logsumexp, rng = ops.attention_forward(*x.qkv)
