@@ -53,7 +53,7 @@ def checks() -> list[tuple[str, list[list[str]]]]:
                 # AddressSanitizer takes longer than most of them.
                 [f"{ASAN}/test/cpp/fused_attention_kernel_tests", "--gtest_brief=1"],
                 [f"{ASAN}/test/cpp/fused_attention_tests", "--gtest_brief=1"],
-                ["ctest", "--test-dir", ASAN, "-R", "^emulator", "--output-on-failure"],
+                [*ctest, "--test-dir", ASAN, "-R", "^emulator", "--parallel", JOBS],
             ],
         ),
         (
