@@ -105,7 +105,7 @@ def architectures(tmp_path, *arguments, env=None, check=True):
     """What CMAKE_CUDA_ARCHITECTURES becomes; the whole output if that fails."""
     script = tmp_path / "architectures.cmake"
     script.write_text(
-        f"include({ROOT}/cmake/CudaArchitectures.cmake)\n"
+        f'include("{ROOT}/cmake/CudaArchitectures.cmake")\n'
         "fused_attention_cuda_architectures(result)\n"
         'message("result=${result}")\n'
     )

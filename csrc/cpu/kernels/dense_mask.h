@@ -248,7 +248,7 @@ void hide_by_words(const typename MaskTile<typename C::Scalar>::Word* words, int
       for (int v = 0; v < C::kVectors; ++v) {
         T* at = scores + j * C::kRows + v * L;
         store(at, bits[v] < 0 ? load(at) : splat(-kInfinity<T>));
-        bits[v] += bits[v];
+        bits[v] <<= 1;
       }
     }
   }
