@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import queue
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cuda_launcher_mutants import LAUNCHER_MUTANTS
@@ -187,30 +184,6 @@ def verdict(tree: Tree, mutant: Mutant) -> str | None:
             tree.restore(name)
 
 
-def verdicts(trees: list[Tree], mutants: list[Mutant]) -> Iterator[tuple[Mutant, str | None]]:
-    """In order, as many at a time as there are trees."""
-    free: queue.Queue[Tree] = queue.Queue()
-    for tree in trees:
-        free.put(tree)
-
-    def judge(mutant: Mutant) -> str | None:
-        tree = free.get()
-        try:
-            return verdict(tree, mutant)
-        finally:
-            free.put(tree)
-
-    with ThreadPoolExecutor(len(trees)) as pool:
-        yield from zip(mutants, pool.map(judge, mutants), strict=True)
-
-
-def check_unchanged(trees: list[Tree], suite: str) -> None:
-    with ThreadPoolExecutor(len(trees)) as pool:
-        for failing in pool.map(lambda tree: tree.caught_by(suite), trees):
-            if failing:
-                raise BrokenError(f"the sources as they are fail {failing}")
-
-
 def has_emulator() -> bool:
     probe = ("-x", "c++", "-fsyntax-only", "-include", "boost/context/detail/fcontext.hpp", "-")
     return run(os.environ.get("CXX", "c++"), *probe, stdin=subprocess.DEVNULL)[0] == 0
@@ -231,7 +204,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="the few that `make test` tries")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/mutants")
     arguments = parser.parse_args()
     chosen = [
@@ -244,33 +217,31 @@ def main() -> int:
     try:
         for mutant in chosen:
             mutated(mutant)
-        workers = max(1, min(arguments.jobs, len(chosen)))
-        trees = [
-            Tree(arguments.scratch.resolve() / str(n), arguments.jobs // workers)
-            for n in range(workers)
-        ]
-        for tree in trees:
-            tree.emulator_filter = QUICK_FILTER if arguments.quick else EMULATOR_FILTER
+        tree = Tree(arguments.scratch.resolve(), arguments.jobs)
+        if arguments.quick:
+            tree.emulator_filter = QUICK_FILTER
         for suite in dict.fromkeys(m.suite for m in chosen):
             if suite != "kernels" and not has_emulator():
                 print("skipped: Boost.Context is not installed, so there is no emulator")
                 return NO_EMULATOR
-            check_unchanged(trees, suite)
-        supported = isas(trees[0]) if any(m.isa for m in chosen) else []
+            unchanged = tree.caught_by(suite)
+            if unchanged:
+                raise BrokenError(f"the sources as they are fail {unchanged}")
+        supported = isas(tree) if any(m.isa for m in chosen) else []
         survivors = []
         print("mutant | caught by\n--- | ---", flush=True)
         for mutant in chosen:
             if mutant.isa and mutant.isa not in supported:
                 print(f"{mutant.name} | skipped: this CPU has no {mutant.isa}", flush=True)
-        runnable = [m for m in chosen if not m.isa or m.isa in supported]
-        for mutant, test in verdicts(trees, runnable):
+                continue
+            test = verdict(tree, mutant)
             print(f"{mutant.name} | {test or 'NOTHING: it survives'}", flush=True)
             if not test:
                 survivors.append(mutant.name)
     except BrokenError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{len(runnable)} mutants, {len(survivors)} survive")
+    print(f"{len(chosen)} mutants, {len(survivors)} survive")
     return 1 if survivors else 0
 
 
