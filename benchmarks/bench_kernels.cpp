@@ -22,6 +22,7 @@ namespace {
 
 using namespace fused_attention;
 using bench::Call;
+using bench::Mask;
 using bench::Shape;
 using core::DType;
 
@@ -32,7 +33,10 @@ constexpr Shape kShapes[] = {
     {"b1_h8_s2048_d64", {1, 8, 8, 2048, 2048, 64, 64}},
     {"b1_h16_2_s2048_d128_causal", {1, 16, 2, 2048, 2048, 128, 128}, true},
     {"b8_h6_2_s256_d64_causal", {8, 6, 2, 256, 256, 64, 64}, true},
-    {"b1_h8_s1024_d64_mask", {1, 8, 8, 1024, 1024, 64, 64}, false, true},
+    // Beside b1_h8_s1024_d64: what a mask costs.
+    {"b1_h8_s1024_d64_mask", {1, 8, 8, 1024, 1024, 64, 64}, false, Mask::kBool},
+    {"b1_h8_s1024_d64_float_mask", {1, 8, 8, 1024, 1024, 64, 64}, false, Mask::kFloat},
+    {"b1_h8_s1024_d64_key_mask", {1, 8, 8, 1024, 1024, 64, 64}, false, Mask::kBoolOfKeys},
     // Beside the rounder sizes above: what a ragged end costs.
     {"b2_h12_s1000_d64_causal", {2, 12, 12, 1000, 1000, 64, 64}, true},
     {"b2_h8_s333_d64", {2, 8, 8, 333, 333, 64, 64}},

@@ -28,7 +28,10 @@ constexpr Reference kReferences[] = {
     {{"backward fp32 B1 H4/2 S512 D64 causal", {1, 4, 2, 512, 512, 64, 64}, true},
      core::DType::kFloat32,
      true},
-    {{"forward bf16 B1 H4/4 S333 D80 bool mask", {1, 4, 4, 333, 333, 80, 80}, false, true},
+    {{"forward bf16 B1 H4/4 S333 D80 bool mask",
+      {1, 4, 4, 333, 333, 80, 80},
+      false,
+      bench::Mask::kBool},
      core::DType::kBFloat16,
      false},
 };

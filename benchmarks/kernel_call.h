@@ -10,11 +10,18 @@
 
 namespace fused_attention::bench {
 
+enum class Mask {
+  kNone,
+  kBool,        // (Sq, Sk)
+  kFloat,       // (Sq, Sk)
+  kBoolOfKeys,  // (Sk)
+};
+
 struct Shape {
   const char* name;
   core::Sizes sizes;  // B, Hq, Hkv, Sq, Sk, D, Dv
   bool causal = false;
-  bool mask = false;
+  Mask mask = Mask::kNone;
 };
 
 /// Contiguous tensors with arbitrary numbers below 2.
@@ -27,9 +34,11 @@ class Call {
     p.dtype = dtype;
     p.scale = 0.125;
     p.band = core::make_band(shape.causal, 0, -1, -1, s.seq_q, s.seq_k);
-    if (shape.mask) {
-      p.mask = {
-          allocate(s.seq_q * s.seq_k, core::DType::kBool), core::DType::kBool, 0, 0, s.seq_k, 1};
+    if (shape.mask != Mask::kNone) {
+      const core::DType type =
+          shape.mask == Mask::kFloat ? core::DType::kFloat32 : core::DType::kBool;
+      const std::int64_t rows = shape.mask == Mask::kBoolOfKeys ? 1 : s.seq_q;
+      p.mask = {allocate(rows * s.seq_k, type), type, 0, 0, rows == 1 ? 0 : s.seq_k, 1};
     }
     p.query = input(tensor(s, s.heads_q, s.seq_q, s.dim_qk, dtype));
     p.key = input(tensor(s, s.heads_kv, s.seq_k, s.dim_qk, dtype));

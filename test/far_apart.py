@@ -19,14 +19,14 @@ def far_apart(t: torch.Tensor) -> torch.Tensor:
     if t.is_cuda:
         free, _ = torch.cuda.mem_get_info(t.device)
         if free < size + 2**30:
-            pytest.skip(f"{free} bytes are free on {t.device}, of {size + 2**30}")
+            pytest.skip(f"needs {size + 2**30} bytes on {t.device}, where {free} are free")
         flat = torch.empty(span, dtype=t.dtype, device=t.device)
     else:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         try:
             buffer = mmap.mmap(-1, size, flags=flags)
         except (OSError, ValueError) as error:
-            pytest.skip(f"no address space for {size} bytes: {error}")
+            pytest.skip(f"needs {size} bytes of address space: {error}")
         flat = torch.frombuffer(buffer, dtype=t.dtype)
     view = flat.as_strided(t.shape, (STRIDE, *t[0].contiguous().stride()))
     return view.copy_(t)

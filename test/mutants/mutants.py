@@ -9,6 +9,7 @@ SOFTMAX = "csrc/core/online_softmax.h"
 KERNELS = "csrc/cpu/kernels/"
 PANEL = KERNELS + "panel.h"
 DENSE_MASK = KERNELS + "dense_mask.h"
+MASK_VALUES = KERNELS + "mask_values.h"
 PACK = KERNELS + "pack.h"
 ROW_TILE = KERNELS + "row_tile.h"
 FEW_ROWS = KERNELS + "few_rows.h"
@@ -110,43 +111,46 @@ VISIBILITY = (
     mutant("bool mask reads the low bits of a byte only", DENSE_MASK, "bytes |= bytes >> 4;", ""),
     mutant(
         "bool mask of all rows is inverted at the end of a tile",
-        DENSE_MASK,
+        MASK_VALUES,
         "from[j * mask.stride_k] != 0 ?",
         "(from[j * mask.stride_k] != 0) != (j == kTileKeys - 1) ?",
     ),
     mutant(
-        "float mask is added twice", DENSE_MASK, "sum = score + mask;", "sum = score + mask + mask;"
+        "float mask is added twice",
+        MASK_VALUES,
+        "sum = score + mask;",
+        "sum = score + mask + mask;",
     ),
     mutant(
         "score and mask that overflow together hide the key",
-        DENSE_MASK,
+        MASK_VALUES,
         "too_low ? -most : sum;",
         "sum;",
     ),
-    mutant("score and mask that overflow upwards are NaN", DENSE_MASK, "too_high ? most : ", ""),
+    mutant("score and mask that overflow upwards are NaN", MASK_VALUES, "too_high ? most : ", ""),
     mutant(
         "mask of -inf leaves NaN alone",
-        DENSE_MASK,
+        MASK_VALUES,
         "return mask == splat(-kInfinity<T>) ? mask : sum;",
         "return sum;",
     ),
     mutant(
         "mask of half a unit in the last place is not bounded",
-        DENSE_MASK,
+        MASK_VALUES,
         "T(0x1p25) : T(0x1p54)",
         "T(0x1p24) : T(0x1p53)",
     ),
     mutant(
         "large mask values beside -inf are not bounded",
-        DENSE_MASK,
+        MASK_VALUES,
         "return shown.all_finite() ? Adding::kHiding : Adding::kBounded;",
         "return Adding::kHiding;",
     ),
     mutant(
         "float mask that hides all of the first row hides the tile",
-        DENSE_MASK,
-        "r < count && !*visible; ++r",
-        "r < 1 && !*visible; ++r",
+        MASK_VALUES,
+        "r < count && !visible; ++r",
+        "r < 1 && !visible; ++r",
     ),
     mutant(
         "bits of an incomplete word are those of other keys",

@@ -5,75 +5,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "convert.h"
-#include "pack.h"
+#include "mask_values.h"
 #include "panel.h"
 #include "simd.h"
+#include "transpose.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
-
-/// How the float values of a mask tile are added to scores: the cheapest way that its values allow.
-/// -inf hides, whatever the score is. A sum of finite numbers stays finite: no finite number means
-/// "hidden", and none makes a row NaN. A score that overflowed stays so.
-enum class Adding {
-  kPlain,    // all are finite, and too small for a sum to overflow
-  kHiding,   // so are those that are not -inf
-  kBounded,  // any
-};
-
-/// Times this, what is half a unit in the last place of the largest number or more overflows: less
-/// than that changes no finite score to Inf.
-template <class T>
-constexpr T kToOverflow = sizeof(T) == 4 ? T(0x1p25) : T(0x1p54);
-
-template <class T, Adding adding>
-FUSED_ATTENTION_INLINE Vec<T> add_mask(Vec<T> score, Vec<T> mask) {
-  Vec<T> sum = score + mask;
-  if constexpr (adding == Adding::kPlain) return sum;
-  if constexpr (adding == Adding::kBounded) {
-    const Vec<T> most = splat(sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023));
-    const auto finite = (score >= -most) & (score <= most) & (mask <= most);
-    const auto too_low = finite & (sum < -most);
-    const auto too_high = finite & (sum > most);
-    sum = too_high ? most : too_low ? -most : sum;
-  }
-  return mask == splat(-kInfinity<T>) ? mask : sum;
-}
-
-/// Mask values of n keys as what is added to a score, 0 or -inf for a bool mask: where they are, or
-/// in `buffer`.
-template <class T>
-const T* read_mask_row(const core::DenseMask& mask, std::int64_t offset, int n, T* buffer) {
-  if (mask.dtype != core::DType::kBool) {
-    return read_row(mask.dtype, mask.data, offset, mask.stride_k, n, buffer);
-  }
-  const auto* from = static_cast<const unsigned char*>(mask.data) + offset;
-  for (int j = 0; j < n; ++j) buffer[j] = from[j * mask.stride_k] != 0 ? T(0) : -kInfinity<T>;
-  return buffer;
-}
-
-/// Looks at n values of each row. `visible`: whether any of them is not -inf.
-template <class T>
-Adding choose_adding(const T* const* rows, int count, int n, bool* visible) {
-  *visible = true;
-  FiniteCheck<T> all;
-  for (int r = 0; r < count; ++r) {
-    all.add(rows[r], n, [](int, auto x) FUSED_ATTENTION_LAMBDA { return x * kToOverflow<T>; });
-  }
-  if (all.all_finite()) return Adding::kPlain;
-  *visible = false;
-  for (int r = 0; r < count && !*visible; ++r) {
-    for (int j = 0; j < n; ++j) *visible |= rows[r][j] != -kInfinity<T>;
-  }
-  FiniteCheck<T> shown;
-  for (int r = 0; r < count; ++r) {
-    shown.add(rows[r], n, [](int, auto x) FUSED_ATTENTION_LAMBDA {
-      const auto nothing = decltype(x){};
-      return (x == nothing - kInfinity<T> ? nothing : x) * kToOverflow<T>;
-    });
-  }
-  return shown.all_finite() ? Adding::kHiding : Adding::kBounded;
-}
 
 /// Elements of the buffer of a MaskTile.
 template <class C>
@@ -177,11 +114,10 @@ MaskTile<typename C::Scalar> load_mask_tile(const core::DenseMask& mask, const P
     same_for_all &= offset[lane] == offset[0];
   }
   const bool of_bools = mask.dtype == core::DType::kBool;
-  bool visible = true;
   if (same_for_all) {
     const T* values = read_mask_row(mask, offset[0], n, buffer);
-    const Adding adding = choose_adding(&values, 1, n, &visible);
-    if (!visible) return {Kind::kHidesAll};
+    const Adding adding = choose_adding(&values, 1, n);
+    if (adding != Adding::kPlain && hides_all(&values, 1, n)) return {Kind::kHidesAll};
     if (of_bools && adding == Adding::kPlain) return {Kind::kHidesNothing};
     return {Kind::kPerKey, adding, values};
   }
@@ -196,8 +132,8 @@ MaskTile<typename C::Scalar> load_mask_tile(const core::DenseMask& mask, const P
       __builtin_memset(copy, 0, sizeof(T) * static_cast<std::size_t>(n));
     }
   }
-  const Adding adding = choose_adding(row, rows.count, n, &visible);
-  if (!visible) return {Kind::kHidesAll};
+  const Adding adding = choose_adding(row, rows.count, n);
+  if (adding != Adding::kPlain && hides_all(row, rows.count, n)) return {Kind::kHidesAll};
   T* by_key = buffer + C::kRows * kLd;
   transpose<T>(
       C::kRows, n, [&](int lane) FUSED_ATTENTION_LAMBDA { return row[lane]; }, Unchanged{},
