@@ -111,6 +111,9 @@ def gpu_tests(root: Path = ROOT) -> int | None:
 
 
 def main() -> int:
+    # Many tests have more threads than there are cores, whose waiting would keep the others from
+    # working: it took longer than the work itself.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     results = []
     for name, commands in checks():
         print(f"\n== {name}", flush=True)

@@ -1,6 +1,7 @@
 """Tests the tests: puts one fault at a time into a copy of the sources, and asks what notices.
 
-    python test/mutants [--suite kernels|emulator|launcher] [--quick] [--only WORDS] [--jobs N]
+    python test/mutants [--suite kernels|emulator|launcher] [--quick] [--only WORDS] [--part K/N]
+                        [--jobs N]
 
 Runs with the Python of the development environment (torch, pytest; cmake and ninja on the PATH).
 Each mutant of mutants.py is built without torch and run against the kernels' tests, which takes
@@ -197,6 +198,13 @@ def isas(tree: Tree) -> list[str]:
     return re.findall(r"RoundsToNearestEven/(\w+)", output)
 
 
+def part(text: str) -> tuple[int, int]:
+    index, parts = (int(number) for number in text.split("/"))
+    if not 1 <= index <= parts:
+        raise ValueError
+    return index, parts
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -204,6 +212,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="the few that `make test` tries")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--part", type=part, default=(1, 1), help="K/N: the K-th of N parts")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/mutants")
     arguments = parser.parse_args()
@@ -214,6 +223,8 @@ def main() -> int:
         and arguments.suite in (None, m.suite)
         and (m.quick or not arguments.quick)
     ]
+    index, parts = arguments.part
+    chosen = chosen[index - 1 :: parts]
     try:
         for mutant in chosen:
             mutated(mutant)

@@ -83,7 +83,6 @@ ORDER = (
         OUTPUT,
         "warp_sync();\n  const int lane",
         "const int lane",
-        quick=True,
     ),
     fault(
         "warp writes its output over operands that its lanes still read",
@@ -122,7 +121,6 @@ ORDER = (
         QUERY_GRADIENT,
         "block_sync();\n      if (has_next) copy_tiles(tile + C::kKeys, 0);",
         "if (has_next) copy_tiles(tile + C::kKeys, 0);",
-        quick=True,
     ),
     fault(
         "dQ fills the mask's tile while others still read it",
@@ -241,7 +239,6 @@ ADDRESSES = (
         BLOCK,
         "(rows.first_head + place.head) * x.stride_h",
         "rows.first_head * x.stride_h",
-        quick=True,
     ),
     fault(
         "groups of query heads begin at the wrong head",
