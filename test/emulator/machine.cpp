@@ -77,10 +77,6 @@ void Machine::thread_main() {
   machine.switch_away(self, true);
 }
 
-Moment Machine::now(SiteId site) const {
-  return {block_epoch_, running_->warp->epoch, static_cast<std::uint16_t>(running_->thread), site};
-}
-
 void Machine::make_ready(Thread& thread) {
   thread.state = Thread::State::kReady;
   ready_[(first_ready_ + ready_count_++) % ready_.size()] = &thread;

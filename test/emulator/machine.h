@@ -103,7 +103,10 @@ class Machine {
 
   void run_block();
   static void thread_main();
-  Moment now(SiteId site) const;
+  Moment now(SiteId site) const {
+    return {block_epoch_, running_->warp->epoch, static_cast<std::uint16_t>(running_->thread),
+            site};
+  }
   void make_ready(Thread& thread);
   /// Runs others until somebody makes the running thread ready.
   void sleep(Thread::State state, const char* where, SiteId site);

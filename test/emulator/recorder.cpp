@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace fused_attention::emulator {
+namespace {
+
+constexpr int kBanks = 32;
+
+}  // namespace
 
 void Recorder::clear() {
   report_ = {};
@@ -10,24 +15,42 @@ void Recorder::clear() {
   traffic_.assign(1, SharedTraffic());
   ids_.clear();
   index_.clear();
-  last_site_ = Site();
-  last_id_ = 0;
+  known_.fill({});
 }
 
 SiteId Recorder::id_of(const Site& site) {
-  if (site == last_site_) return last_id_;
+  KnownSite& known = known_[(site.line ^ site.column * 5) % known_.size()];
+  if (site == known.site) return known.id;
   const auto [found, is_new] = ids_.try_emplace(site, static_cast<SiteId>(sites_.size()));
   if (is_new) {
     sites_.push_back(site);
     traffic_.push_back({site});
   }
-  last_site_ = site;
-  last_id_ = found->second;
-  return last_id_;
+  known = {site, found->second};
+  return known.id;
 }
 
 void Recorder::count_banks(SiteId site, const std::uint32_t* offsets, int count, int bytes) {
-  constexpr int kBanks = 32;
+  // The usual case first: no bank has two words.
+  std::uint32_t used = 0;
+  std::array<std::uint32_t, kBanks> words;
+  for (int n = 0; n < count; ++n) {
+    for (int word = 0; word < bytes / 4; ++word) {
+      const std::uint32_t at = offsets[n] / 4 + static_cast<std::uint32_t>(word);
+      const std::uint32_t bank = at % kBanks;
+      if ((used >> bank & 1) != 0 && words[bank] != at) {
+        count_conflicts(site, offsets, count, bytes);
+        return;
+      }
+      used |= 1U << bank;
+      words[bank] = at;
+    }
+  }
+  traffic_[site].wavefronts += used != 0;
+  traffic_[site].ideal += used != 0;
+}
+
+void Recorder::count_conflicts(SiteId site, const std::uint32_t* offsets, int count, int bytes) {
   // Distinct words of each bank; accesses to the same word are served together.
   std::array<std::array<std::uint32_t, kBanks>, kBanks> words;
   std::array<int, kBanks> depth{};

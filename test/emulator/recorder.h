@@ -40,6 +40,8 @@ class Recorder {
   Report take_report();
 
  private:
+  void count_conflicts(SiteId site, const std::uint32_t* offsets, int count, int bytes);
+
   struct SiteHash {
     std::size_t operator()(const Site& s) const {
       return std::hash<const void*>{}(s.file) ^ (s.line * 2654435761U) ^ (s.column * 40503U);
@@ -50,8 +52,12 @@ class Recorder {
   std::vector<SharedTraffic> traffic_;
   std::unordered_map<Site, SiteId, SiteHash> ids_;
   std::unordered_map<std::uint32_t, std::int64_t> index_;
-  Site last_site_;
-  SiteId last_id_ = 0;
+  /// Sites used lately: the loops of a kernel go round a few.
+  struct KnownSite {
+    Site site;
+    SiteId id = 0;
+  };
+  std::array<KnownSite, 64> known_;
 };
 
 }  // namespace fused_attention::emulator
