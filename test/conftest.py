@@ -5,22 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 
-import hypothesis
 import pytest
 import torch
 
 import cuda_device
 import fused_attention
 import seeding
-
-hypothesis.settings.register_profile(
-    "default",
-    deadline=None,
-    database=None,  # the printed seed alone decides
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    print_blob=True,
-)
-hypothesis.settings.load_profile("default")
 
 
 def pytest_addoption(parser):

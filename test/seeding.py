@@ -6,7 +6,6 @@ import os
 import random
 import zlib
 
-import hypothesis
 import torch
 
 ENVIRONMENT = "FUSED_ATTENTION_TEST_SEED"
@@ -24,8 +23,3 @@ def seed_test(name: str) -> None:
     seed = zlib.crc32(f"{session_seed()}:{name}".encode())
     torch.manual_seed(seed)
     random.seed(seed)
-
-
-def seeded(test):
-    """Gives a hypothesis test the session seed."""
-    return hypothesis.seed(session_seed())(test)

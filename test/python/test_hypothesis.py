@@ -1,11 +1,11 @@
 """Random calls rebuilt from the printed seed: shapes, strides, masks, dtypes, options together."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from cases import DTYPES, Shape, check, make
-from seeding import seeded
+from seeding import session_seed
 
 LENGTHS = st.one_of(st.integers(0, 5), st.integers(6, 40), st.sampled_from([63, 64, 65, 100, 129]))
 DIMS = st.one_of(st.integers(1, 9), st.sampled_from([16, 33, 64, 80]))
@@ -58,8 +58,14 @@ def masks(draw, shape):
     return mask[(0,) * draw(st.integers(0, min(ones, 3)))]
 
 
-@seeded
-@settings(max_examples=250)
+@seed(session_seed())
+@settings(
+    max_examples=250,
+    deadline=None,
+    database=None,  # the printed seed alone decides
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
 @given(st.data())
 def test_any_valid_call_equals_reference(data):
     torch.manual_seed(data.draw(st.integers(0, 2**31)))
