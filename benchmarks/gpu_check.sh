@@ -1,15 +1,21 @@
 #!/bin/sh
 # Builds the library on a machine with a GPU, runs the tests that need one, and compares with SDPA's
-# backends, in at most 8 minutes and without a network. Leaves gpu_check.json and gpu_check.md.
+# backends, in at most 8 minutes and without a network. Leaves gpu_check.json and gpu_check.md, and
+# what it builds in a folder of its own: an installed fused_attention stays as it is.
 #
-#   sh benchmarks/gpu_check.sh [--without-gpu]
+#   sh benchmarks/gpu_check.sh [--without-gpu] [--wheels FOLDER]
+#   sh benchmarks/gpu_check.sh --collect-wheels FOLDER
 #
-# Needs python3 with torch, pytest, hypothesis and numpy; nvcc of torch's major CUDA release; cmake 3.28
-# or newer; ninja. --without-gpu does everything else where there is no GPU: builds, skips the tests,
-# and runs the comparison with tiny sizes on the CPU.
+# Needs python3 with torch; nvcc of torch's major CUDA release; cmake 3.28 or newer; ninja; a C++
+# compiler; and pytest. Where pytest is not installed, --wheels takes it from FOLDER, which
+# --collect-wheels fills before, on a machine with a network and the same release of Python.
+# --without-gpu does everything else where there is no GPU: builds, skips the tests, and runs the
+# comparison with tiny sizes on the CPU.
 #
 # PYTHON  the interpreter (python3)      OUT   where results go (out/gpu)
 # BUILD   the build folder (build/gpu)   JOBS  compilers at a time
+#
+# Folders are relative to that of the sources.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 python="${PYTHON:-python3}"
@@ -18,10 +24,7 @@ build="${BUILD:-build/gpu}"
 jobs="${JOBS:-$(nproc)}"
 device=cuda
 seconds=480
-if [ "${1:-}" = --without-gpu ]; then
-  device=cpu
-  seconds=3600 # there is no lease to keep to
-fi
+wheels=""
 start=$(date +%s)
 left() { echo $((seconds - $(date +%s) + start)); }
 fail() {
@@ -29,9 +32,41 @@ fail() {
   exit 2
 }
 
-command -v "$python" > /dev/null || fail "needs $python"
-"$python" -c 'import hypothesis, numpy, pytest, torch' || fail "needs torch, pytest, hypothesis and numpy"
-PATH="$("$python" -c 'import sys; print(sys.prefix)')/bin:$PATH:/usr/local/cuda/bin"
+while [ $# -gt 0 ]; do
+  option="$1"
+  shift
+  case "$option" in
+    --without-gpu)
+      device=cpu
+      seconds=3600 # there is no lease to keep to
+      ;;
+    --wheels | --collect-wheels)
+      [ $# -gt 0 ] || fail "$option needs a folder"
+      wheels="$1"
+      shift
+      [ "$option" = --wheels ] ||
+        exec "$python" -m pip download --only-binary=:all: --dest "$wheels" pytest
+      ;;
+    *) fail "there is no option $option" ;;
+  esac
+done
+
+found=$(command -v "$python") || fail "needs $python"
+mkdir -p "$out" "$build" || exit 2
+build=$(cd "$build" && pwd)
+rm -rf "$build/wheels" "$build/package"
+if [ -n "$wheels" ]; then
+  # pytest and what it needs are pure Python: unpacked is installed.
+  for wheel in "$wheels"/*.whl; do
+    "$python" -m zipfile -e "$wheel" "$build/wheels" || fail "no wheels can be read in $wheels"
+  done
+fi
+export PYTHONPATH="$build/package:$build/wheels${PYTHONPATH:+:$PYTHONPATH}"
+"$python" -c 'import torch' || fail "needs torch"
+"$python" -c 'import pytest' || fail "needs pytest. On a machine with a network run
+  sh benchmarks/gpu_check.sh --collect-wheels FOLDER
+bring FOLDER here, and add --wheels FOLDER"
+PATH="$(dirname "$found"):$PATH:/usr/local/cuda/bin"
 for tool in cmake ninja nvcc c++; do
   command -v $tool > /dev/null || fail "needs $tool"
 done
@@ -42,7 +77,6 @@ if [ $device = cuda ]; then
   # For this GPU alone it compiles in half the time.
   architectures="-DCMAKE_CUDA_ARCHITECTURES=$architecture-real"
 fi
-mkdir -p "$out" || exit 2
 # Nothing of an earlier run may pass for one of this.
 rm -f "$out/build.log" "$out/tests.xml" "$out/bench_gpu.json" "$out/gpu_check.json" "$out/gpu_check.md"
 
@@ -56,17 +90,19 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DUSE_CUDA=1 -DCMAKE_
   tail -30 "$out/build.log"
   fail "the build failed"
 }
+mkdir "$build/package" && cp -R python/fused_attention "$build/package" || exit 2
 for component in library python; do
-  cmake --install "$build" --prefix python/fused_attention --component $component >> "$out/build.log" ||
-    fail "the installation failed"
+  cmake --install "$build" --prefix "$build/package/fused_attention" --component $component \
+    >> "$out/build.log" || fail "the installation failed"
 done
-export PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}"
 built=$(date +%s)
 echo "built in $((built - start)) s"
 
-# Half of what is left: the comparison needs its time, too.
+# Half of what is left: the comparison needs its time, too. Other files may import what is not here.
+# shellcheck disable=SC2046  # several files
 timeout $(($(left) / 2)) "$python" -m pytest -v -m gpu -rs --no-header -p no:cacheprovider \
-  -o faulthandler_timeout=60 --junitxml="$out/tests.xml" test/python
+  -o faulthandler_timeout=60 --junitxml="$out/tests.xml" \
+  $(grep -l 'mark\.gpu' test/python/test_*.py)
 tests=$?
 tested=$(date +%s)
 echo "tested in $((tested - built)) s"
