@@ -44,12 +44,12 @@ void check_mask(const std::optional<Tensor>& attn_mask) {
   }
 }
 
-/// A gradient that a device has no kernel for is refused before anything runs. Fake tensors have a
-/// device here, but not where their kernels are called.
-void check_limits(const ForwardTensors& t, const CallOptions& options, bool with_gradient) {
+/// A gradient that a device has no kernel for is refused before anything runs: the kernels of
+/// forward do not know that there will be a backward pass.
+void check_has_backward(const ForwardTensors& t, const CallOptions& options) {
   if (t.query.is_cuda()) {
     check_forward(t, options);
-    check_cuda_limits(t, with_gradient);
+    check_cuda_limits(t, /*with_gradient=*/true);
   }
 }
 
@@ -108,9 +108,8 @@ ForwardResult attention_forward_autograd(const ForwardTensors& t, const CallOpti
   check_mask(t.attn_mask);
   using NodePointer = decltype(make_node<AttentionBackward>());
   NodePointer node;
-  const bool needs_gradient = compute_requires_grad(t.query, t.key, t.value);
-  check_limits(t, options, needs_gradient);
-  if (needs_gradient) {
+  if (compute_requires_grad(t.query, t.key, t.value)) {
+    check_has_backward(t, options);
     node = make_node<AttentionBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(t.query, t.key, t.value));
   }
@@ -150,7 +149,6 @@ BackwardResult attention_backward_autograd(const BackwardTensors& t, const GradI
                                            const CallOptions& options) {
   check_dense(t);
   check_mask(t.inputs.attn_mask);
-  check_limits(t.inputs, options, /*with_gradient=*/true);
   const formula::BackwardInputs inputs = {t.grad_output, t.grad_logsumexp.value_or(Tensor()),
                                           t.inputs.query, t.inputs.key, t.inputs.value};
   using NodePointer = decltype(make_node<AttentionBackwardBackward>());

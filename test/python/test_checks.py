@@ -146,43 +146,6 @@ def test_broken_rule_gives_its_message_where_gradients_are_recorded(rule):
     assert re.search(f"^{PREFIX}.*{pattern}", text), text
 
 
-def test_limits_of_the_cuda_kernels_are_known_before_anything_runs():
-    def make_inputs(dim, dim_v, dtype=torch.bfloat16, device="cuda", requires_grad=False):
-        options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
-        return [torch.empty(1, 2, 4, d, **options) for d in (dim, dim, dim_v)]
-
-    d_rule = r"head dim D of at most 576 .* query of shape \[1, 2, 4, 577\] \(dtype "
-    dv_rule = r"head dim Dv of at most 576 .* a gradient .* value of shape \[1, 2, 4, 577\]"
-    with FakeTensorMode():
-        for dtype in (torch.bfloat16, torch.float16):
-            text = message(ops.attention, *make_inputs(577, 64, dtype))
-            assert re.search(f"^{PREFIX}a {d_rule}", text), text
-            inputs = make_inputs(64, 577, dtype, requires_grad=True)
-            text = message(ops.attention, *inputs)
-            assert re.search(f"^{PREFIX}a {dv_rule}", text), text
-            with torch.no_grad():
-                assert ops.attention(*inputs).shape == (1, 2, 4, 577)
-            assert ops.attention(*make_inputs(576, 576, dtype, requires_grad=True)).requires_grad
-            result = ops.attention_forward(*make_inputs(64, 577, dtype))
-            rest = [*make_inputs(64, 577, dtype), *result, None, 0.0, False]
-            text = message(ops.attention_backward, result[0], None, *rest, [True] * 3 + [False] * 3)
-            assert re.search(f"^{PREFIX}a {dv_rule}", text), text
-        for others in ({"dtype": torch.float32}, {"device": "cpu"}):
-            assert ops.attention(*make_inputs(577, 577, **others, requires_grad=True)).requires_grad
-
-
-@pytest.mark.parametrize("name", ["Sq", "Sk", "the number of query heads", "D", "Dv"])
-def test_lengths_that_the_cuda_kernels_cannot_count_are_refused(name):
-    sizes = {"Sq": 4, "Sk": 4, "the number of query heads": 1, "D": 8, "Dv": 8}
-    sizes[name] = 2**29 + 1
-    seq_q, seq_k, heads, dim, dim_v = sizes.values()
-    shapes = [(1, heads, seq_q, dim), (1, 1, seq_k, dim), (1, 1, seq_k, dim_v)]
-    with FakeTensorMode():
-        text = message(ops.attention, *(torch.empty(s, device="cuda") for s in shapes))
-        assert text == f"{PREFIX}{name} of at most 536870912 on CUDA, but got 536870913"
-        ops.attention(*(torch.empty(s, device="cpu") for s in shapes))
-
-
 def backward_arguments(device="cpu"):
     x = make(SHAPE)
     out, logsumexp, rng = ops.attention_forward(*x.qkv)
