@@ -183,6 +183,12 @@ inline float logarithm(float x) { return std::log(x); }
 inline double logarithm(double x) { return std::log(x); }
 inline float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
 inline double fused_multiply_add(double a, double b, double c) { return std::fma(a, b, c); }
+/// Stored, so that the compiler, which contracts here as nvcc does, cannot.
+template <class T>
+T rounded_product(T a, T b) {
+  const volatile T product = a * b;
+  return product;
+}
 inline float maximum(float a, float b) { return std::fmax(a, b); }
 inline double maximum(double a, double b) { return std::fmax(a, b); }
 

@@ -74,6 +74,15 @@ KERNEL(other_mma_float16)(float4* d, const uint4* a, const uint2* b) {
   other_mma<cute::SM80_16x8x16_F32F16F16F32_TN>(d, a, b);
 }
 
+KERNEL(own_rounded_product)(float* to, const float3* from) {
+  const float3 x = from[threadIdx.x];
+  to[threadIdx.x] = rounded_product(x.x, x.y) - x.z;
+}
+KERNEL(other_rounded_product)(float* to, const float3* from) {
+  const float3 x = from[threadIdx.x];
+  to[threadIdx.x] = __fsub_rn(__fmul_rn(x.x, x.y), x.z);
+}
+
 KERNEL(own_cp_async_16)(const uint4* from, unsigned count) {
   cp_async_16(own_row(), GlobalPtr<const uint4>(from) + threadIdx.x, threadIdx.x < count ? 16 : 0);
 }

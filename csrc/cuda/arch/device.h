@@ -33,6 +33,8 @@
 //                      inside a loop is not held in registers before it
 // exp2_approx          2^x to about 2 ulp, 0 where that is denormal
 // exponential, logarithm, fused_multiply_add, maximum (of a NaN and a number: the number)
+// rounded_product      a * b by itself: a compiler may round other products together with the sum
+//                      that they are part of
 // to_float, from_float<E>, pack2<E>(low, high), unpack2<E>
 #pragma once
 

@@ -251,6 +251,8 @@ FUSED_ATTENTION_DEVICE float fused_multiply_add(float a, float b, float c) {
 FUSED_ATTENTION_DEVICE double fused_multiply_add(double a, double b, double c) {
   return __fma_rn(a, b, c);
 }
+FUSED_ATTENTION_DEVICE float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+FUSED_ATTENTION_DEVICE double rounded_product(double a, double b) { return __dmul_rn(a, b); }
 FUSED_ATTENTION_DEVICE float maximum(float a, float b) { return ::fmaxf(a, b); }
 FUSED_ATTENTION_DEVICE double maximum(double a, double b) { return ::fmax(a, b); }
 

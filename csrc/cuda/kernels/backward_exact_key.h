@@ -111,7 +111,7 @@ struct ExactKeyBlock {
       for (int r = 0; r < Tiles::kR; ++r) {
         const int own = exact_row<Tiles::kR>(r);
         const int key = block.first + own;
-        T score = scores[r][n] * static_cast<T>(problem.scale);
+        T score = rounded_product(scores[r][n], static_cast<T>(problem.scale));
         if (problem.mask.data != nullptr) {
           score = add_mask(score, load_shared<T>(tiles.weights().at(own, row)));
         }

@@ -75,7 +75,7 @@ FUSED_ATTENTION_DEVICE void finish_scores(const BackwardParams& params, SharedPt
         float& score = scores.value[0][n][half * 2 + c];
         float& grad = grads.value[0][n][half * 2 + c];
         if constexpr (C::kGeneral) {
-          score *= params.scale;
+          score = rounded_product(score, params.scale);
           if (has_mask) {
             score =
                 add_mask(score, load_shared<float>(mask.at(row, warp_key + fragment_row(half))));

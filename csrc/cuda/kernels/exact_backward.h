@@ -68,7 +68,8 @@ template <class T>
 FUSED_ATTENTION_DEVICE T exact_score_gradient(const ExactRowStatistics<T>& row, T score,
                                               T weight_gradient) {
   const T gradient =
-      exponential(score - row.shift) * row.factor * (weight_gradient - row.delta) + T(0);
+      rounded_product(exponential(score - row.shift) * row.factor, weight_gradient - row.delta) +
+      T(0);
   return score == -static_cast<T>(kInfinity) ? -T(0) : gradient;
 }
 

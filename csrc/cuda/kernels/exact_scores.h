@@ -48,7 +48,7 @@ FUSED_ATTENTION_DEVICE void mask_exact_scores(const core::Problem& problem,
     FUSED_ATTENTION_UNROLL
     for (int n = 0; n < C::Tiles::kN; ++n) {
       const int key = exact_other(n);
-      T score = scores[r][n] * static_cast<T>(problem.scale);
+      T score = rounded_product(scores[r][n], static_cast<T>(problem.scale));
       if (problem.mask.data != nullptr) score = add_mask(score, load_shared<T>(mask.at(row, key)));
       const bool sees = tile + key < seq_k && band.sees(position, tile + key);
       scores[r][n] = sees ? score : -static_cast<T>(kInfinity);

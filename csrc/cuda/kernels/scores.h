@@ -36,7 +36,9 @@ struct Accumulator {
       FUSED_ATTENTION_UNROLL
       for (int n = 0; n < kN; ++n) {
         FUSED_ATTENTION_UNROLL
-        for (int i = 0; i < 4; ++i) value[m][n][i] *= factor;
+        for (int i = 0; i < 4; ++i) {
+          value[m][n][i] = rounded_product(value[m][n][i], factor);
+        }
       }
     }
   }

@@ -22,7 +22,9 @@ FUSED_ATTENTION_DEVICE T sum_of_row(T x) {
 struct ScaledExponent {
   float scale_log2;
 
-  FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max * scale_log2; }
+  FUSED_ATTENTION_DEVICE float shift_of(float max) const {
+    return rounded_product(max, scale_log2);
+  }
   FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
     return exp2_approx(fused_multiply_add(score, scale_log2, -shift));
   }
