@@ -6,9 +6,13 @@
 
 namespace fused_attention::core {
 
-/// -inf for a row that sees nothing (l == 0), NaN where a visible score was NaN.
+/// -inf for a row that sees nothing (l == 0), NaN where a visible score was NaN. `log`: of a T.
+template <class T, class Log>
+FUSED_ATTENTION_CORE T logsumexp(T max, T sum, const Log& log) {
+  return sum == 0 ? -static_cast<T>(__builtin_inf()) : max + log(sum);
+}
 FUSED_ATTENTION_CORE double logsumexp(double max, double sum) {
-  return sum == 0 ? -__builtin_inf() : max + __builtin_log(sum);
+  return logsumexp(max, sum, [](double x) { return __builtin_log(x); });
 }
 
 /// Factor that turns the weighted sum of values into the output: 0 for a row that sees nothing.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/online_softmax.h"
 #include "cuda/kernels/exact_backward.h"
 #include "cuda/kernels/softmax.h"
 
@@ -32,6 +33,30 @@ TEST(ExponentTest, NothingIsRescaledWhereTheMaximumStays) {
     EXPECT_EQ(scaled.rescale(unknown(max), unknown(scaled.shift_of(max))), 1) << max;
     const NaturalExponent natural;
     EXPECT_EQ(natural.rescale(unknown(max), unknown(natural.shift_of(max))), 1) << max;
+  }
+}
+
+TEST(ExponentTest, LogsumexpIsThatOfCore) {
+  constexpr double kUnit = 0x1p-24;
+  for (const float scale : {1.0F, 0.125F, 0.0721688F, 3.0F}) {
+    const ScaledExponent scaled{scale * kLog2OfE};
+    for (const float max : maxima()) {
+      for (const float sum : {1.0F, 1.7F, 977.0F, 3e8F}) {
+        const double product = static_cast<double>(scale) * max;
+        const double want = core::logsumexp(product, sum);
+        // log2(e), ln(2), scale * log2(e) and shift_of are rounded; then log, to two units; the
+        // sum.
+        const double bound = kUnit * (4 * std::fabs(product) + 2 * std::log(sum) + std::fabs(want));
+        EXPECT_NEAR(scaled.logsumexp(max, sum), want, bound) << scale << ' ' << max << ' ' << sum;
+        const double natural = core::logsumexp(max, sum);
+        EXPECT_NEAR(NaturalExponent().logsumexp(max, sum), natural,
+                    kUnit * (2 * std::log(sum) + std::fabs(natural)))
+            << max << ' ' << sum;
+      }
+    }
+    EXPECT_EQ(scaled.logsumexp(-INFINITY, 0), core::logsumexp(-INFINITY, 0));
+    EXPECT_EQ(NaturalExponent().logsumexp(-INFINITY, 0), core::logsumexp(-INFINITY, 0));
+    EXPECT_TRUE(std::isnan(scaled.logsumexp(1, NAN)));
   }
 }
 

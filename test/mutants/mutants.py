@@ -212,8 +212,8 @@ NUMBERS = (
     mutant(
         "LSE takes the logarithm to base 2",
         SOFTMAX,
-        "max + __builtin_log(sum)",
-        "max + __builtin_log2(sum)",
+        "return __builtin_log(x);",
+        "return __builtin_log2(x);",
     ),
     mutant(
         "delta lacks the gradient of LSE",

@@ -52,7 +52,7 @@ FUSED_ATTENTION_DEVICE void write_exact_forward(const ForwardParams& params,
     if (row < rows.count && rows.first_value == 0 && exact_lane() == 0) {
       const GlobalPtr<T> lse(static_cast<T*>(params.call.logsumexp));
       store_global(lse + row_index(sizes, rows, table.place(row)),
-                   total == 0 ? -static_cast<T>(kInfinity) : max[r] + logarithm(total));
+                   core::logsumexp(max[r], total, [](T x) { return logarithm(x); }));
     }
   }
   write_exact_rows(output, factor, to, rows.first_value, static_cast<int>(sizes.dim_v),

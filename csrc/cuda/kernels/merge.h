@@ -90,7 +90,7 @@ FUSED_ATTENTION_DEVICE void merge_body(const ForwardParams& params) {
   }
   if (lane == 0) {
     const GlobalPtr<T> lse(static_cast<T*>(params.call.logsumexp));
-    store_global(lse + row, total == 0 ? kMinusInfinity : max + logarithm(total));
+    store_global(lse + row, core::logsumexp(max, total, [](T x) { return logarithm(x); }));
   }
 }
 

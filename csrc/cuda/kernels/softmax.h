@@ -2,6 +2,7 @@
 // share a row.
 #pragma once
 
+#include "../../core/online_softmax.h"
 #include "scores.h"
 
 namespace fused_attention::cuda {
@@ -38,7 +39,7 @@ struct ScaledExponent {
     constexpr float kLog2E = 0x1.715476p0F;
     return logsumexp * kLog2E;
   }
-  /// The natural logarithm of the sum of exponentials.
+  /// core::logsumexp for a maximum in base 2: one fma, where a product and a sum would round twice.
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
     constexpr float kLn2 = 0x1.62e43p-1F;
     return sum == 0 ? -kInfinity : fused_multiply_add(shift_of(max), kLn2, logarithm(sum));
@@ -58,7 +59,7 @@ struct NaturalExponent {
     return power(old_max, shift);
   }
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
-    return sum == 0 ? -kInfinity : max + logarithm(sum);
+    return core::logsumexp(max, sum, [](float x) { return logarithm(x); });
   }
 };
 
