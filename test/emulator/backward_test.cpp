@@ -217,6 +217,28 @@ TEST_P(BackwardContractTest, LargeEqualScoresHaveExactGradientsOverManyTiles) {
   }
 }
 
+TEST_P(BackwardContractTest, ScoresOfBillionsHaveExactGradients) {
+  const std::int64_t keys = length(280);
+  Call call(with_type({.name = "billions", .sizes = {1, 1, 1, 20, keys}}));
+  fill_with_billions(call);
+  run_both(call);
+  double sum[2] = {};  // of the rows that weigh the first half of the keys, and the second
+  double magnitude[2] = {};
+  for (std::int64_t i = 0; i < 20; ++i) {
+    const double share = call.grad.get(0, 0, i, 7) * 2 / static_cast<double>(keys);
+    sum[i % 2] += share;
+    magnitude[i % 2] += std::fabs(share);
+    EXPECT_TRUE(std::isfinite(call.dq.get(0, 0, i, 7))) << i;
+  }
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const int half = j < keys / 2 ? 0 : 1;
+    EXPECT_NEAR(call.dv.get(0, 0, j, 7), sum[half],
+                magnitude[half] * equal_sum_error(GetParam().dtype, static_cast<double>(keys)))
+        << j;
+    EXPECT_TRUE(std::isfinite(call.dk.get(0, 0, j, 7))) << j;
+  }
+}
+
 TEST_P(BackwardContractTest, GradientsThatNobodyWantsAreNotComputed) {
   const Case c = with_type({.name = "wanted", .sizes = {1, 2, 1, 30, 70}});
   Call all(c);

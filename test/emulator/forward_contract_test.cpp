@@ -159,6 +159,28 @@ TEST_P(ForwardContractTest, LargeEqualScoresStayExactOverManyTiles) {
   }
 }
 
+TEST_P(ForwardContractTest, ScoresOfBillionsAreExact) {
+  constexpr std::int64_t kKeys = 280;
+  Call call(with_type({.name = "billions", .sizes = {1, 1, 1, 20, kKeys, 64, 64}}));
+  fill_with_billions(call);
+  expect_clean(run_forward(call));
+  const double large = billions(GetParam());
+  for (std::int64_t i = 0; i < 20; ++i) {
+    EXPECT_NEAR(call.out.get(0, 0, i, 7), 0.5, 0.5 * equal_sum_error(GetParam(), kKeys)) << i;
+    const double score = large * large * (i % 2 == 0 ? 8 : -4);
+    EXPECT_NEAR(call.lse_at(static_cast<std::size_t>(i)), score, std::fabs(score) * 0x1p-21) << i;
+  }
+}
+
+TEST_P(ForwardContractTest, ScoresThatGrowFromTileToTileAreExact) {
+  // Past 1024 / log2(e) the exponents of plain kernels change their form.
+  Call call(with_type({.name = "growing", .sizes = {1, 1, 1, 20, 280, 64, 64}}));
+  call.q.fill([](auto, auto, auto i, auto) { return i % 2 == 0 ? 1.0 : -1.0; });
+  call.k.fill([](auto, auto, auto j, auto) { return 84 + static_cast<double>(j) / 32; });
+  expect_clean(run_forward(call));
+  expect_forward(call, call.expected());
+}
+
 TEST_P(ForwardContractTest, ResultDoesNotDependOnTheOrderOfThreads) {
   const Case c =
       with_type({.name = "order", .sizes = {1, 2, 1, 100, 100, 128, 128}, .causal = true});

@@ -35,6 +35,19 @@ inline double equal_sum_error(DType dtype, double n) {
   return 2 * half_unit + n * (dtype == DType::kFloat64 ? 0x1p-53 : 0x1p-24);
 }
 
+/// Elements of q and k for scores of billions: what fp32 rounds of them is thousands.
+inline double billions(DType dtype) { return dtype == DType::kFloat16 ? 0x1p15 : 0x1p20; }
+
+/// Fills `call` so that each row weighs either the first or the second half of its keys, equally:
+/// rows of either sign by turns, keys that are large and half as large, values of 1 and 0 by turns.
+inline void fill_with_billions(Call& call) {
+  const double large = billions(call.forward.problem.dtype);
+  const std::int64_t half = call.forward.problem.sizes.seq_k / 2;
+  call.q.fill([=](auto, auto, auto i, auto) { return i % 2 == 0 ? large : -large; });
+  call.k.fill([=](auto, auto, auto j, auto) { return j < half ? large : large / 2; });
+  call.v.fill([](auto, auto, auto j, auto) { return j % 2 == 0 ? 1.0 : 0.0; });
+}
+
 /// Shared memory of a block on the GPU that most tests run on. Some have cuda::kLeastSharedBytes.
 constexpr int kSharedBytes = 163 << 10;
 

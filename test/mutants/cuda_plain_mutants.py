@@ -1,4 +1,4 @@
-"""Faults of the plain kernels of half precision that show only where rows are not contiguous."""
+"""Faults of the plain kernels of half precision: rows that are not contiguous, huge scores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from mutants import fault
 
 COPY = "csrc/cuda/kernels/copy.h"
 FORWARD = "csrc/cuda/kernels/forward.h"
+SOFTMAX = "csrc/cuda/kernels/softmax.h"
 
 PLAIN = (
     fault(
@@ -19,5 +20,23 @@ PLAIN = (
         FORWARD,
         "head_kv * x.stride_h + first_column",
         "head_kv * (C::kGeneral ? x.stride_h : x.stride_s * seq_k) + first_column",
+    ),
+    fault(
+        "forward keeps the rounding of a huge shift in its weights",
+        SOFTMAX,
+        "return shift > kFar || shift < -kFar;",
+        "return false;",
+    ),
+    fault(
+        "forward forgets what it summed when the maximum becomes huge",
+        SOFTMAX,
+        "rescale = exponent.power(max[m][half] - largest, shift);",
+        "rescale = 0;",
+    ),
+    fault(
+        "backward keeps the rounding of a huge shift in its weights",
+        SOFTMAX,
+        "return exp2_approx((score - shift) * scale_log2);",
+        "return exp2_approx(fused_multiply_add(score, scale_log2, -(shift * scale_log2)));",
     ),
 )

@@ -13,7 +13,7 @@ FUSED_ATTENTION_DEVICE typename C::Exponent exponent_of(const BackwardParams& pa
   if constexpr (C::kGeneral) {
     return {};
   } else {
-    return {params.scale_log2};
+    return {params.scale, params.scale_log2};
   }
 }
 

@@ -19,9 +19,16 @@ FUSED_ATTENTION_DEVICE T sum_of_row(T x) {
 }
 
 /// Exponents of plain scores: 2^(c s - c m) with c = scale * log2(e) > 0, one instruction for the
-/// argument. The rounding of c m is the same for the whole row, and cancels.
+/// argument. The rounding of c m is the same for the whole row, and cancels, as long as it is
+/// small.
 struct ScaledExponent {
   float scale_log2;
+
+  /// Whether that rounding may be more than 2^-14: add_tile then takes the maximum away first.
+  FUSED_ATTENTION_DEVICE bool is_far(float shift) const {
+    constexpr float kFar = 1024;
+    return shift > kFar || shift < -kFar;
+  }
 
   FUSED_ATTENTION_DEVICE float shift_of(float max) const {
     return rounded_product(max, scale_log2);
@@ -35,10 +42,6 @@ struct ScaledExponent {
   FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
     return exp2_approx(shift_of(old_max) - shift);
   }
-  FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const {
-    constexpr float kLog2E = 0x1.715476p0F;
-    return logsumexp * kLog2E;
-  }
   /// core::logsumexp for a maximum in base 2: one fma, where a product and a sum would round twice.
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
     constexpr float kLn2 = 0x1.62e43p-1F;
@@ -49,6 +52,7 @@ struct ScaledExponent {
 /// Exponents of scores that are complete, with bias: the difference to the maximum comes first, so
 /// that nothing overflows with masks of the lowest finite number.
 struct NaturalExponent {
+  FUSED_ATTENTION_DEVICE static constexpr bool is_far(float) { return false; }
   FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const { return logsumexp; }
   FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
   FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
@@ -60,6 +64,25 @@ struct NaturalExponent {
   }
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
     return core::logsumexp(max, sum, [](float x) { return logarithm(x); });
+  }
+};
+
+/// The same for plain scores, in backward: the shift of a row comes from memory, without what the
+/// rounding of a product with it would be off by. `scale` > 0.
+struct DifferenceExponent {
+  float scale;
+  float scale_log2;  // scale * log2(e)
+
+  FUSED_ATTENTION_DEVICE static constexpr bool is_far(float) { return false; }
+  FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const {
+    return logsumexp / scale;
+  }
+  FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
+  FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
+    return exp2_approx((score - shift) * scale_log2);
+  }
+  FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
+    return power(old_max, shift);
   }
 };
 
@@ -96,8 +119,17 @@ struct RunningSoftmax {
           largest = maximum(largest, maximum(scores.value[m][n][i], scores.value[m][n][i + 1]));
         }
         largest = max_of_row(largest);
-        const float shift = largest == -kInfinity ? 0.0F : exponent.shift_of(largest);
-        const float rescale = exponent.rescale(max[m][half], shift);
+        float shift = largest == -kInfinity ? 0.0F : exponent.shift_of(largest);
+        float rescale = exponent.rescale(max[m][half], shift);
+        if (exponent.is_far(shift)) {
+          shift = 0;
+          rescale = exponent.power(max[m][half] - largest, shift);
+          FUSED_ATTENTION_UNROLL
+          for (int n = 0; n < kN; ++n) {
+            scores.value[m][n][i] -= largest;
+            scores.value[m][n][i + 1] -= largest;
+          }
+        }
         max[m][half] = largest;
         float total = sum[m][half] * rescale;
         FUSED_ATTENTION_UNROLL
