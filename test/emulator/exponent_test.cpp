@@ -30,9 +30,9 @@ std::vector<float> maxima() {
 TEST(ExponentTest, NothingIsRescaledWhereTheMaximumStays) {
   for (const float max : maxima()) {
     const ScaledExponent scaled{0.125F * kLog2OfE};
-    EXPECT_EQ(scaled.rescale(unknown(max), unknown(scaled.shift_of(max))), 1) << max;
+    EXPECT_EQ(scaled.rescaling(unknown(max), unknown(scaled.shift_of(max))), 0) << max;
     const NaturalExponent natural;
-    EXPECT_EQ(natural.rescale(unknown(max), unknown(natural.shift_of(max))), 1) << max;
+    EXPECT_EQ(natural.rescaling(unknown(max), unknown(natural.shift_of(max))), 0) << max;
   }
 }
 

@@ -30,13 +30,13 @@ PLAIN = (
     fault(
         "forward forgets what it summed when the maximum becomes huge",
         SOFTMAX,
-        "rescale = exponent.power(max[m][half] - largest, shift);",
-        "rescale = 0;",
+        "rescaling = exponent.exponent(max[m][half] - largest, shift);",
+        "rescaling = -kInfinity;",
     ),
     fault(
         "backward keeps the rounding of a huge shift in its weights",
         SOFTMAX,
-        "return exp2_approx((score - shift) * scale_log2);",
-        "return exp2_approx(fused_multiply_add(score, scale_log2, -(shift * scale_log2)));",
+        "return (score - shift) * scale_log2;",
+        "return fused_multiply_add(score, scale_log2, -(shift * scale_log2));",
     ),
 )

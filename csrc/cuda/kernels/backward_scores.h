@@ -11,7 +11,7 @@ namespace fused_attention::cuda {
 template <class Exponent>
 FUSED_ATTENTION_DEVICE float visible_weight(const Exponent& exponent, const RowStatistics& row,
                                             float score) {
-  return exponent.power(score, row.shift) * row.factor;
+  return exp2_approx(exponent.exponent(score, row.shift)) * row.factor;
 }
 
 /// P. A hidden score's weight is 0 whatever the row holds. `visible`: its visible_weight.

@@ -18,7 +18,9 @@ FUSED_ATTENTION_DEVICE T sum_of_row(T x) {
   return x + shuffle_xor(x, 2);
 }
 
-/// Exponents of plain scores: 2^(c s - c m) with c = scale * log2(e) > 0, one instruction for the
+/// Policies for the exponents of weights, in base 2. `shift`: what shift_of makes of the maximum.
+///
+/// Exponents of plain scores: c s - c m with c = scale * log2(e) > 0, one instruction for the
 /// argument. The rounding of c m is the same for the whole row, and cancels, as long as it is
 /// small.
 struct ScaledExponent {
@@ -33,14 +35,14 @@ struct ScaledExponent {
   FUSED_ATTENTION_DEVICE float shift_of(float max) const {
     return rounded_product(max, scale_log2);
   }
-  FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
-    return exp2_approx(fused_multiply_add(score, scale_log2, -shift));
+  FUSED_ATTENTION_DEVICE float exponent(float score, float shift) const {
+    return fused_multiply_add(score, scale_log2, -shift);
   }
-  /// What earlier weights, of an older maximum, are multiplied by. Of the difference of the rounded
-  /// shifts, so that it is 1 where the maximum stays: `power` of it is off by the rounding of c m,
-  /// which a long row would gather with every tile.
-  FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
-    return exp2_approx(shift_of(old_max) - shift);
+  /// That of what earlier weights, of an older maximum, are multiplied by: the difference of the
+  /// rounded shifts, so that it is 0 where the maximum stays. `exponent` is off by the rounding of
+  /// c m, which a long row would gather with every tile.
+  FUSED_ATTENTION_DEVICE float rescaling(float old_max, float shift) const {
+    return shift_of(old_max) - shift;
   }
   /// core::logsumexp for a maximum in base 2: one fma, where a product and a sum would round twice.
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
@@ -55,12 +57,12 @@ struct NaturalExponent {
   FUSED_ATTENTION_DEVICE static constexpr bool is_far(float) { return false; }
   FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const { return logsumexp; }
   FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
-  FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
+  FUSED_ATTENTION_DEVICE float exponent(float score, float shift) const {
     constexpr float kLog2E = 0x1.715476p0F;
-    return exp2_approx((score - shift) * kLog2E);
+    return (score - shift) * kLog2E;
   }
-  FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
-    return power(old_max, shift);
+  FUSED_ATTENTION_DEVICE float rescaling(float old_max, float shift) const {
+    return exponent(old_max, shift);
   }
   FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
     return core::logsumexp(max, sum, [](float x) { return logarithm(x); });
@@ -78,11 +80,11 @@ struct DifferenceExponent {
     return logsumexp / scale;
   }
   FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
-  FUSED_ATTENTION_DEVICE float power(float score, float shift) const {
-    return exp2_approx((score - shift) * scale_log2);
+  FUSED_ATTENTION_DEVICE float exponent(float score, float shift) const {
+    return (score - shift) * scale_log2;
   }
-  FUSED_ATTENTION_DEVICE float rescale(float old_max, float shift) const {
-    return power(old_max, shift);
+  FUSED_ATTENTION_DEVICE float rescaling(float old_max, float shift) const {
+    return exponent(old_max, shift);
   }
 };
 
@@ -120,10 +122,10 @@ struct RunningSoftmax {
         }
         largest = max_of_row(largest);
         float shift = largest == -kInfinity ? 0.0F : exponent.shift_of(largest);
-        float rescale = exponent.rescale(max[m][half], shift);
+        float rescaling = exponent.rescaling(max[m][half], shift);
         if (exponent.is_far(shift)) {
           shift = 0;
-          rescale = exponent.power(max[m][half] - largest, shift);
+          rescaling = exponent.exponent(max[m][half] - largest, shift);
           FUSED_ATTENTION_UNROLL
           for (int n = 0; n < kN; ++n) {
             scores.value[m][n][i] -= largest;
@@ -131,12 +133,13 @@ struct RunningSoftmax {
           }
         }
         max[m][half] = largest;
+        const float rescale = exp2_approx(rescaling);
         float total = sum[m][half] * rescale;
         FUSED_ATTENTION_UNROLL
         for (int n = 0; n < kN; ++n) {
           FUSED_ATTENTION_UNROLL
           for (int c = i; c < i + 2; ++c) {
-            const float weight = exponent.power(scores.value[m][n][c], shift);
+            const float weight = exp2_approx(exponent.exponent(scores.value[m][n][c], shift));
             scores.value[m][n][c] = weight;
             total += weight;
           }
