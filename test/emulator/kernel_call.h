@@ -35,8 +35,9 @@ inline double equal_sum_error(DType dtype, double n) {
   return 2 * half_unit + n * (dtype == DType::kFloat64 ? 0x1p-53 : 0x1p-24);
 }
 
-/// Elements of q and k for scores of billions: what fp32 rounds of them is thousands.
-inline double billions(DType dtype) { return dtype == DType::kFloat16 ? 0x1p15 : 0x1p20; }
+/// Elements of q and k for scores of billions. No powers of two: what fp32 rounds of the scores, in
+/// base 2, is more than the exponent of any number.
+inline double billions(DType dtype) { return dtype == DType::kFloat16 ? 0x1.3p15 : 0x1.3p20; }
 
 /// Fills `call` so that each row weighs either the first or the second half of its keys, equally:
 /// rows of either sign by turns, keys that are large and half as large, values of 1 and 0 by turns.
