@@ -69,12 +69,12 @@ PYTHON = """#!/bin/sh
 case "$*" in
   "-c import torch") exit {torch} ;;
   *is_available* | *get_device_capability*) echo 90 ;;
-  benchmarks/*) echo "$*" "$PYTHONPATH" >> {log} ;;
-  *) exec {python} -S "$@" ;;
+  benchmarks/*) echo "$*" "$PYTHONPATH" >> "{log}" ;;
+  *) exec "{python}" -S "$@" ;;
 esac
 """
 CMAKE = """#!/bin/sh
-echo cmake "$@" >> {log}
+echo cmake "$@" >> "{log}"
 if [ "$1" = --install ]; then echo built > "$4/of_the_check"; fi
 """
 PYTEST = """
