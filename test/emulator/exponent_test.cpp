@@ -12,8 +12,6 @@
 namespace fused_attention::cuda {
 namespace {
 
-constexpr float kLog2OfE = 0x1.715476p0F;
-
 /// What the compiler cannot compute with beforehand.
 template <class T>
 T unknown(T x) {
@@ -29,9 +27,9 @@ std::vector<float> maxima() {
 
 TEST(ExponentTest, NothingIsRescaledWhereTheMaximumStays) {
   for (const float max : maxima()) {
-    const ScaledExponent scaled{0.125F * kLog2OfE};
+    const ScaledExponent scaled{0.125F * kLog2E};
     EXPECT_EQ(scaled.rescaling(unknown(max), unknown(scaled.shift_of(max))), 0) << max;
-    const NaturalExponent natural;
+    const DifferenceExponent natural;
     EXPECT_EQ(natural.rescaling(unknown(max), unknown(natural.shift_of(max))), 0) << max;
   }
 }
@@ -39,7 +37,7 @@ TEST(ExponentTest, NothingIsRescaledWhereTheMaximumStays) {
 TEST(ExponentTest, LogsumexpIsThatOfCore) {
   constexpr double kUnit = 0x1p-24;
   for (const float scale : {1.0F, 0.125F, 0.0721688F, 3.0F}) {
-    const ScaledExponent scaled{scale * kLog2OfE};
+    const ScaledExponent scaled{scale * kLog2E};
     for (const float max : maxima()) {
       for (const float sum : {1.0F, 1.7F, 977.0F, 3e8F}) {
         const double product = static_cast<double>(scale) * max;
@@ -49,13 +47,13 @@ TEST(ExponentTest, LogsumexpIsThatOfCore) {
         const double bound = kUnit * (4 * std::fabs(product) + 2 * std::log(sum) + std::fabs(want));
         EXPECT_NEAR(scaled.logsumexp(max, sum), want, bound) << scale << ' ' << max << ' ' << sum;
         const double natural = core::logsumexp(max, sum);
-        EXPECT_NEAR(NaturalExponent().logsumexp(max, sum), natural,
+        EXPECT_NEAR(DifferenceExponent().logsumexp(max, sum), natural,
                     kUnit * (2 * std::log(sum) + std::fabs(natural)))
             << max << ' ' << sum;
       }
     }
     EXPECT_EQ(scaled.logsumexp(-INFINITY, 0), core::logsumexp(-INFINITY, 0));
-    EXPECT_EQ(NaturalExponent().logsumexp(-INFINITY, 0), core::logsumexp(-INFINITY, 0));
+    EXPECT_EQ(DifferenceExponent().logsumexp(-INFINITY, 0), core::logsumexp(-INFINITY, 0));
     EXPECT_TRUE(std::isnan(scaled.logsumexp(1, NAN)));
   }
 }

@@ -31,7 +31,6 @@ struct KeyGradientConfig {
   using SumTile = Tile<kKeys, kColumns>;
   using RowTile = Tile<kRows, kTile.dim>;
   using Mask = MaskTile<kRows, kKeys, 4>;
-  using Exponent = std::conditional_t<kGeneral, NaturalExponent, DifferenceExponent>;
   using Flags = ThreadFlags;
 
   static constexpr int kValueOffset = KeyTile::kBytes;

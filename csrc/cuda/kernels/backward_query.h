@@ -38,7 +38,6 @@ struct QueryGradientConfig {
   using KeyTile = Tile<kKeys, kTile.dim>;
   using Table = BlockTable<kRows, kKeys, kThreads>;
   using Mask = MaskTile<kRows, kKeys>;
-  using Exponent = std::conditional_t<kGeneral, NaturalExponent, DifferenceExponent>;
 
   static constexpr int kGradOffset = RowTile::kBytes;
   static constexpr int kKeyOffset = 2 * RowTile::kBytes;

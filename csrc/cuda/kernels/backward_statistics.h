@@ -5,11 +5,12 @@
 #include "block.h"
 #include "params.h"
 #include "scores.h"
+#include "softmax.h"
 
 namespace fused_attention::cuda {
 
 template <class C>
-FUSED_ATTENTION_DEVICE typename C::Exponent exponent_of(const BackwardParams& params) {
+FUSED_ATTENTION_DEVICE DifferenceExponent exponent_of(const BackwardParams& params) {
   if constexpr (C::kGeneral) {
     return {};
   } else {

@@ -159,7 +159,7 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
     }
     if (some_hidden) hide_by_band(table.band(), tile, seq_k, warp_rows, scores);
     if constexpr (C::kGeneral) {
-      softmax.add_tile(NaturalExponent{}, scores, output);
+      softmax.add_tile(DifferenceExponent{}, scores, output);
     } else {
       softmax.add_tile(ScaledExponent{params.scale_log2}, scores, output);
     }
@@ -185,7 +185,7 @@ FUSED_ATTENTION_DEVICE void forward_body(const ForwardParams& params) {
     if (params.chunks > 1) {
       write_partials<C>(params, warp_rows, softmax, output);
     } else {
-      write_forward<C>(params, warp_rows, NaturalExponent{}, softmax, output);
+      write_forward<C>(params, warp_rows, DifferenceExponent{}, softmax, output);
     }
   } else {
     write_forward<C>(params, warp_rows, ScaledExponent{params.scale_log2}, softmax, output);

@@ -18,6 +18,8 @@ FUSED_ATTENTION_DEVICE T sum_of_row(T x) {
   return x + shuffle_xor(x, 2);
 }
 
+constexpr float kLog2E = 0x1.715476p0F;
+
 /// Policies for the exponents of weights, in base 2. `shift`: what shift_of makes of the maximum.
 ///
 /// Exponents of plain scores: c s - c m with c = scale * log2(e) > 0, one instruction for the
@@ -51,29 +53,12 @@ struct ScaledExponent {
   }
 };
 
-/// Exponents of scores that are complete, with bias: the difference to the maximum comes first, so
-/// that nothing overflows with masks of the lowest finite number.
-struct NaturalExponent {
-  FUSED_ATTENTION_DEVICE static constexpr bool is_far(float) { return false; }
-  FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const { return logsumexp; }
-  FUSED_ATTENTION_DEVICE float shift_of(float max) const { return max; }
-  FUSED_ATTENTION_DEVICE float exponent(float score, float shift) const {
-    constexpr float kLog2E = 0x1.715476p0F;
-    return (score - shift) * kLog2E;
-  }
-  FUSED_ATTENTION_DEVICE float rescaling(float old_max, float shift) const {
-    return exponent(old_max, shift);
-  }
-  FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
-    return core::logsumexp(max, sum, [](float x) { return logarithm(x); });
-  }
-};
-
-/// The same for plain scores, in backward: the shift of a row comes from memory, without what the
-/// rounding of a product with it would be off by. `scale` > 0.
+/// The difference to the maximum comes first, so that nothing overflows with masks of the lowest
+/// finite number, and nothing of a product with the maximum is rounded: in backward the shift of a
+/// row comes from memory. Of complete scores unless a scale > 0 is given.
 struct DifferenceExponent {
-  float scale;
-  float scale_log2;  // scale * log2(e)
+  float scale = 1;
+  float scale_log2 = kLog2E;  // scale * log2(e)
 
   FUSED_ATTENTION_DEVICE static constexpr bool is_far(float) { return false; }
   FUSED_ATTENTION_DEVICE float shift_of_logsumexp(float logsumexp) const {
@@ -85,6 +70,9 @@ struct DifferenceExponent {
   }
   FUSED_ATTENTION_DEVICE float rescaling(float old_max, float shift) const {
     return exponent(old_max, shift);
+  }
+  FUSED_ATTENTION_DEVICE float logsumexp(float max, float sum) const {
+    return core::logsumexp(max * scale, sum, [](float x) { return logarithm(x); });
   }
 };
 
