@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -16,6 +17,13 @@ GROUPS = {"mha": (4, 4), "gqa": (6, 2), "mqa": (3, 1)}
 
 def dtype_id(dtype) -> str:
     return str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else None
+
+
+def message(call, *args, **options) -> str:
+    """First line of the error that the call raises."""
+    with pytest.raises(RuntimeError) as error:
+        call(*args, **options)
+    return str(error.value).splitlines()[0]
 
 
 class Shape(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cases import Shape, make
+from cases import Shape, make, message
 
 ops = torch.ops.fused_attention
 SHAPE = Shape(2, 4, 2, 3, 5, 8, 8)
@@ -112,12 +112,6 @@ RULES = {
     **SHAPE_RULES,
     **{name: ((Q, K, V), options, pattern) for name, (options, pattern) in OPTION_RULES.items()},
 }
-
-
-def message(call, *args, **options):
-    with pytest.raises(RuntimeError) as error:
-        call(*args, **options)
-    return str(error.value).splitlines()[0]
 
 
 def on_meta(args):

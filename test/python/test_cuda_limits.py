@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cases import dtype_id
+from cases import dtype_id, message
 
 ops = torch.ops.fused_attention
 MODES = [torch.enable_grad, torch.no_grad, torch.inference_mode]
@@ -27,12 +27,6 @@ def backward(query, key, value):
     options = (None, 0.0, False, [True] * 3 + [False] * 3)
     inputs = (query, key, value, output, logsumexp, rng_state)
     return ops.attention_backward(output, None, *inputs, *options)
-
-
-def message(call, *args):
-    with pytest.raises(RuntimeError) as error:
-        call(*args)
-    return str(error.value).splitlines()[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=dtype_id)
