@@ -33,7 +33,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 # (B, Hq, Sq, Sk) scores held at one time, counted in the dtype or, where it is larger, in fp32.
 SCORE_COPIES = {MATH: 4, BMM: 3}
-# A point's part of the time that is left: longer sequences need more.
+# Half of the time is for all points alike, as short rows need many rounds; of the other half,
+# longer sequences get more.
 WEIGHT_EXPONENT = 0.75
 FMA_PROBES = 5
 
@@ -76,21 +77,22 @@ def main(arguments: list[str] | None = None) -> int:
     about = machine()
     console = Console()
     points = [Point(*p) for p in itertools.product(*plan(options))]
+    weights = weigh(points)
     names = [name for name in (FUSED, SDPA, BMM, MATH, FLEX) if name not in options.without]
     estimates, rows = Estimates(), []
     probes = {n: Probes(str(about["isa"]), n) for n in options.threads}
     deadline = time.monotonic() + 60 * options.minutes
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=sum(weight(p) for p in points))
+        task = progress.add_task("", total=sum(weights))
         for index, point in enumerate(points):
             what = "forward + backward" if point.backward else "forward"
             text = f"S{point.length} {point.dtype} {what}, threads: {point.threads}"
             progress.update(task, description=text)
-            part = weight(point) / sum(weight(p) for p in points[index:])
+            part = weights[index] / sum(weights[index:])
             budget = max(0.0, deadline - time.monotonic()) * part
             rows.append(measure(point, names, budget, options, estimates, probes[point.threads]))
             console.print(summary(text, rows[-1]), highlight=False)
-            progress.advance(task, weight(point))
+            progress.advance(task, weights[index])
     set_shares(rows)
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / "bench_scaling"
@@ -127,8 +129,10 @@ def plan(options: argparse.Namespace) -> tuple:
     return options.lengths, options.dtype, (False, True), options.threads
 
 
-def weight(point: Point) -> float:
-    return point.length**WEIGHT_EXPONENT
+def weigh(points: list[Point]) -> list[float]:
+    """Returns each point's part of the time."""
+    by_length = [point.length**WEIGHT_EXPONENT for point in points]
+    return [0.5 / len(points) + 0.5 * w / sum(by_length) for w in by_length]
 
 
 def measure(
@@ -166,6 +170,8 @@ def measure(
                 second = timed(calls[name]) if name == FLEX or 2 * first < limit else None
                 samples[name] = [first if second is None else second]
                 estimates.record(name, point, first, second)
+                if name == FLEX:  # its compiling is not at the expense of the rounds
+                    deadline += estimates.setup(name)
             # Whatever a compiler raises: the row goes on without this contestant, and says why.
             except Exception as error:
                 calls.pop(name, None)
