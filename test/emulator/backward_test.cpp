@@ -114,6 +114,15 @@ class BackwardContractTest : public testing::TestWithParam<KernelOf> {
   static void run_both(Call& call) { test::run_both(call, GetParam().shared_bytes); }
 };
 
+TEST_P(BackwardContractTest, LastRowAndLastKeyAloneInTheirTilesCount) {
+  // One more than the largest tile of rows or keys, and so than a multiple of the smaller ones.
+  const std::int64_t length = GetParam().dim > 128 ? 65 : 129;
+  Call call(with_type({.name = "alone", .sizes = {1, 1, 1, length, length}, .grad_lse = true}));
+  run_both(call);
+  expect_forward(call, call.expected());
+  expect_backward(call, call.expected());
+}
+
 TEST_P(BackwardContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
   const std::int64_t rows = length(70);
   const std::int64_t keys = 2 * rows;
