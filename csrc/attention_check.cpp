@@ -18,6 +18,9 @@ namespace {
 using at::Tensor;
 using c10::SymInt;
 
+/// Times log2(e) it is still finite in fp32.
+constexpr double kLargestFloatScale = 1e38;
+
 std::string describe(const char* name, const Tensor& tensor) {
   std::ostringstream text;
   text << name << " of shape " << tensor.sym_sizes() << " (dtype "
@@ -129,13 +132,22 @@ void check_mask(const ForwardTensors& t) {
   }
 }
 
+void check_scale(const std::optional<double>& scale, c10::ScalarType dtype) {
+  if (!scale.has_value()) {
+    return;
+  }
+  FUSED_ATTENTION_CHECK(std::isfinite(*scale), "expected scale to be finite, but got ", *scale);
+  FUSED_ATTENTION_CHECK(
+      std::fabs(*scale) <= kLargestFloatScale || accumulation_type(dtype) == at::kDouble,
+      "expected scale to be of a magnitude of at most ", kLargestFloatScale,
+      ", as it is applied in float32, but got ", *scale);
+}
+
 void check_options(const CallOptions& options) {
   FUSED_ATTENTION_CHECK(
       options.dropout_p >= 0.0 && options.dropout_p <= 1.0,
       "expected the dropout probability dropout_p to be between 0 and 1, but got ",
       options.dropout_p);
-  FUSED_ATTENTION_CHECK(!options.scale.has_value() || std::isfinite(*options.scale),
-                        "expected scale to be finite, but got ", options.scale.value_or(0.0));
   FUSED_ATTENTION_CHECK(options.window_size[0] >= -1 && options.window_size[1] >= -1,
                         "expected the entries of window_size to be at least -1 (no limit), but got "
                         "(",
@@ -258,6 +270,7 @@ void check_forward(const ForwardTensors& t, const CallOptions& options) {
   check_types(t);
   check_sizes(t);
   check_mask(t);
+  check_scale(options.scale, t.query.scalar_type());
   check_options(options);
 }
 

@@ -21,13 +21,14 @@ struct AttentionOptions {
   using Window = std::array<std::int64_t, 2>;
 
   /// Broadcasts to (B, Hq, Sq, Sk), aligned from the right, any strides; never expanded in memory.
-  /// bool: true = attend. float32, float64, bfloat16, float16: added to the scores, -inf hides.
+  /// bool: true = attend. float32, float64, bfloat16, float16: added to the scores, in
+  /// float32 (float64 for float64 inputs); -inf hides.
   TORCH_ARG(std::optional<at::Tensor>, attn_mask);
   /// Only 0 is supported yet.
   TORCH_ARG(double, dropout_p) = 0.0;
   /// Row i sees the keys j <= i + diagonal_offset (top-left alignment, as in torch).
   TORCH_ARG(bool, is_causal) = false;
-  /// Any finite number; 1/sqrt(D) when absent.
+  /// Any number up to +-1e38 (any finite one for float64); 1/sqrt(D) when absent.
   TORCH_ARG(std::optional<double>, scale);
   /// False makes Hq != Hkv an error; otherwise query head h reads kv head h / (Hq / Hkv).
   TORCH_ARG(bool, enable_gqa) = true;

@@ -34,11 +34,11 @@ def attention(
         key: (B or 1, Hkv, Sk, D). Query head h reads head h // (Hq // Hkv).
         value: (B or 1, Hkv, Sk, Dv).
         attn_mask: broadcasts to (B, Hq, Sq, Sk), aligned from the right; never expanded in memory.
-            bool: True = attend. A float dtype: added, -inf hides. Or a
-            ``torch.nn.attention.bias.CausalBias``.
+            bool: True = attend. A float dtype: added in float32 (float64 for float64 inputs), -inf
+            hides. Or a ``torch.nn.attention.bias.CausalBias``.
         dropout_p: only 0 is supported yet.
         is_causal: row i sees the keys j <= i + diagonal_offset (top-left, as torch).
-        scale: any finite number, 1/sqrt(D) by default.
+        scale: any number up to +-1e38 (any finite one for float64), 1/sqrt(D) by default.
         enable_gqa: False makes Hq != Hkv an error.
         diagonal_offset: moves the diagonal of ``is_causal`` and ``window_size``; Sk - Sq aligns
             them bottom-right.
@@ -54,8 +54,8 @@ def attention(
 
     Raises:
         RuntimeError: the arguments do not fit together; the message names rule and argument.
-        TypeError: scale, is_causal or window_size is not of the type above. (The operator's own
-            conversions would take a tensor as scale, and drop its gradient.)
+        TypeError: scale is a tensor (the operator's own conversion would drop its gradient),
+            is_causal is not a bool, or window_size is neither a tuple nor a list.
     """
     if scale is not None and isinstance(scale, torch.Tensor):
         raise TypeError(

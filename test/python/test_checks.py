@@ -97,6 +97,7 @@ OPTION_RULES = {
     ),
     "scale of infinity": ({"scale": math.inf}, r"scale to be finite.*inf"),
     "scale of NaN": ({"scale": math.nan}, r"scale to be finite.*nan"),
+    "scale beyond float32": ({"scale": -1e39}, r"scale.* at most 1e\+38.*float32.* -1e\+39"),
     "negative dropout": ({"dropout_p": -0.1}, r"dropout_p to be between 0 and 1.*-0\.1"),
     "dropout above one": ({"dropout_p": 1.5}, r"dropout_p to be between 0 and 1.*1\.5"),
     "dropout of NaN": ({"dropout_p": math.nan}, r"dropout_p to be between 0 and 1.*nan"),
