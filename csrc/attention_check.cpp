@@ -143,6 +143,18 @@ void check_scale(const std::optional<double>& scale, c10::ScalarType dtype) {
       ", as it is applied in float32, but got ", *scale);
 }
 
+/// Dimensions before the last three broadcast to those of query, aligned from the right.
+void check_leading(const char* name, const Tensor& tensor, const Tensor& query) {
+  const std::int64_t missing = query.dim() - tensor.dim();
+  for (std::int64_t dim = 0; dim < tensor.dim() - 3; ++dim) {
+    const SymInt size = tensor.sym_size(dim);
+    FUSED_ATTENTION_SYM_CHECK(
+        is_one(size) ? c10::SymBool(true) : size.sym_eq(query.sym_size(dim + missing)), "expected ",
+        name, " to have the leading dimensions of query, or 1, but got ", describe(name, tensor),
+        " for ", describe("query", query));
+  }
+}
+
 void check_options(const CallOptions& options) {
   FUSED_ATTENTION_CHECK(
       options.dropout_p >= 0.0 && options.dropout_p <= 1.0,
@@ -256,12 +268,14 @@ void check_foldable(const ForwardTensors& t) {
                           "expected query, key, and value to have the same number of dimensions, "
                           "but got ",
                           describe("query", t.query), " and ", describe(name, *tensor));
+    check_leading(name, *tensor, t.query);
   }
   if (t.attn_mask.has_value()) {
     FUSED_ATTENTION_CHECK(t.attn_mask->dim() <= t.query.dim(),
                           "expected attn_mask to broadcast to (B, Hq, Sq, Sk), aligned from the "
                           "right, but got ",
                           describe("attn_mask", *t.attn_mask), " for ", describe("query", t.query));
+    check_leading("attn_mask", *t.attn_mask, t.query);
   }
 }
 

@@ -54,8 +54,9 @@ def attention(
 
     Raises:
         RuntimeError: the arguments do not fit together; the message names rule and argument.
-        TypeError: scale is a tensor (the operator's own conversion would drop its gradient),
-            is_causal is not a bool, or window_size is neither a tuple nor a list.
+        TypeError: scale or diagonal_offset is a tensor (the operator's own conversion would drop
+            its gradient or its fraction), is_causal is not a bool, or window_size is not a tuple or
+            list of integers.
     """
     if scale is not None and isinstance(scale, torch.Tensor):
         raise TypeError(
@@ -64,11 +65,6 @@ def attention(
     if not isinstance(is_causal, bool):
         raise TypeError(
             f"fused_attention.attention: expected is_causal to be a bool, but got {is_causal!r}"
-        )
-    if not isinstance(window_size, (tuple, list)):
-        raise TypeError(
-            "fused_attention.attention: expected window_size to be (left, right), "
-            f"but got {window_size!r}"
         )
     if attn_mask is not None and isinstance(attn_mask, CausalBias):
         diagonal_offset = _offset_of(attn_mask, query, key, is_causal, diagonal_offset)
@@ -80,8 +76,20 @@ def attention(
     if not enable_gqa:
         rare["enable_gqa"] = enable_gqa
     if diagonal_offset != 0:
+        if isinstance(diagonal_offset, (torch.Tensor, float)):
+            raise TypeError(
+                "fused_attention.attention: expected diagonal_offset to be an integer, "
+                f"but got {diagonal_offset!r}"
+            )
         rare["diagonal_offset"] = diagonal_offset
     if window_size != (-1, -1):
+        if not isinstance(window_size, (tuple, list)) or any(
+            isinstance(limit, (torch.Tensor, float)) for limit in window_size
+        ):
+            raise TypeError(
+                "fused_attention.attention: expected window_size to be (left, right), two "
+                f"integers, but got {window_size!r}"
+            )
         rare["window_size"] = window_size
     if softcap != 0.0:
         rare["softcap"] = softcap

@@ -131,6 +131,20 @@ def test_numbers_of_dimensions_that_differ_are_refused():
         attention(torch.ones(8), torch.ones(8), torch.ones(8))
 
 
+@pytest.mark.parametrize("name", ["key", "value", "attn_mask"])
+def test_leading_dimensions_that_differ_are_refused(name):
+    shapes = {"query": (3, 2, 4, 5, 8), "key": (3, 2, 2, 7, 8), "value": (3, 2, 2, 7, 8)}
+    inputs = {n: torch.ones(shape) for n, shape in shapes.items()}
+    inputs["attn_mask"] = torch.ones(3, 1, 1, 5, 7)
+    attention(**inputs)
+    inputs[name] = inputs[name][:2]
+    with pytest.raises(
+        RuntimeError,
+        match=rf"expected {name} to have the leading dimensions.*{name} of shape \[2, .*\[3, 2, 4",
+    ):
+        attention(**inputs)
+
+
 def test_package_names_its_version_and_cmake_folder():
     from pathlib import Path
 
@@ -146,6 +160,10 @@ def test_package_names_its_version_and_cmake_folder():
         {"is_causal": None},
         {"is_causal": torch.tensor(True)},
         {"window_size": 5},
+        {"window_size": (1.5, 0)},
+        {"window_size": (torch.tensor(2), 0)},
+        {"diagonal_offset": torch.tensor(2.7)},
+        {"diagonal_offset": 1.0},
     ],
     ids=str,
 )
