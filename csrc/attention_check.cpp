@@ -33,7 +33,9 @@ bool is_supported(c10::ScalarType dtype) {
          dtype == at::kHalf;
 }
 
-bool is_one(const SymInt& size) { return TORCH_GUARD_OR_FALSE(size.sym_eq(1)); }
+c10::SymBool broadcasts_to(const SymInt& size, const SymInt& target) {
+  return TORCH_GUARD_OR_FALSE(size.sym_eq(1)) ? c10::SymBool(true) : size.sym_eq(target);
+}
 
 void check_plain(const char* name, const Tensor& tensor) {
   FUSED_ATTENTION_CHECK(tensor.defined(), "expected ", name, " to be a tensor, but got none");
@@ -95,10 +97,10 @@ void check_sizes(const ForwardTensors& t) {
                             "expected key and value to have the same number of heads Hkv, but got ",
                             describe("key", t.key), " and ", describe("value", t.value));
   check_heads(q[1], k[1]);
-  FUSED_ATTENTION_SYM_CHECK(is_one(k[0]) ? c10::SymBool(true) : k[0].sym_eq(q[0]),
+  FUSED_ATTENTION_SYM_CHECK(broadcasts_to(k[0], q[0]),
                             "expected key to have the batch size of query, or 1, but got ",
                             describe("query", t.query), " and ", describe("key", t.key));
-  FUSED_ATTENTION_SYM_CHECK(is_one(v[0]) ? c10::SymBool(true) : v[0].sym_eq(q[0]),
+  FUSED_ATTENTION_SYM_CHECK(broadcasts_to(v[0], q[0]),
                             "expected value to have the batch size of query, or 1, but got ",
                             describe("query", t.query), " and ", describe("value", t.value));
 }
@@ -126,9 +128,9 @@ void check_mask(const ForwardTensors& t) {
   const std::int64_t missing = 4 - mask.dim();
   for (std::int64_t dim = 0; dim < mask.dim(); ++dim) {
     const SymInt size = mask.sym_size(dim);
-    FUSED_ATTENTION_SYM_CHECK(
-        is_one(size) ? c10::SymBool(true) : size.sym_eq(target[dim + missing]), rule, "which is ",
-        c10::SymIntArrayRef(target), " here, but got ", describe("attn_mask", mask), hint);
+    FUSED_ATTENTION_SYM_CHECK(broadcasts_to(size, target[dim + missing]), rule, "which is ",
+                              c10::SymIntArrayRef(target), " here, but got ",
+                              describe("attn_mask", mask), hint);
   }
 }
 
@@ -148,10 +150,9 @@ void check_leading(const char* name, const Tensor& tensor, const Tensor& query) 
   const std::int64_t missing = query.dim() - tensor.dim();
   for (std::int64_t dim = 0; dim < tensor.dim() - 3; ++dim) {
     const SymInt size = tensor.sym_size(dim);
-    FUSED_ATTENTION_SYM_CHECK(
-        is_one(size) ? c10::SymBool(true) : size.sym_eq(query.sym_size(dim + missing)), "expected ",
-        name, " to have the leading dimensions of query, or 1, but got ", describe(name, tensor),
-        " for ", describe("query", query));
+    FUSED_ATTENTION_SYM_CHECK(broadcasts_to(size, query.sym_size(dim + missing)), "expected ", name,
+                              " to have the leading dimensions of query, or 1, but got ",
+                              describe(name, tensor), " for ", describe("query", query));
   }
 }
 
