@@ -129,7 +129,7 @@ def measure_row(
     samples = interleave(
         {name: watch.measure for name, watch in main.items()}
         | {
-            FMA: lambda: median(probes.fma_gflops() for _ in range(probes_a_round)),
+            FMA: lambda: median(probes.fma_gflops(dtype) for _ in range(probes_a_round)),
             READ: lambda: median(probes.read_gbps(inputs.kv) for _ in range(probes_a_round)),
         },
         {name: watch.measure for name, watch in extra.items()},

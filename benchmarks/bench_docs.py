@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what the page of this machine's ISA shows, in less than 12 minutes of a quiet machine,
 and fills its tables, so that no figure there is typed by hand: docs/performance.md and README.md on
-a machine with AVX2, docs/performance-avx512.md on one with AVX-512. A table stands between
+a machine with AVX2, docs/performance-avx512*.md on one with AVX-512. A table stands between
 `<!-- table: NAME -->` and `<!-- end -->`; the names are those of doc_tables.py. `make bench-docs`
 builds what is needed.
 """
@@ -21,10 +21,11 @@ from doc_tables import TABLES, Results
 import fused_attention
 
 ROOT = Path(__file__).resolve().parent.parent
-# By the widest ISA of the machine.
+# By the fastest ISA of the machine.
 DOCUMENTS = {
     "avx2": (ROOT / "docs/performance.md", ROOT / "README.md"),
     "avx512": (ROOT / "docs/performance-avx512.md",),
+    "avx512_bf16": (ROOT / "docs/performance-avx512-bf16.md",),
 }
 # Hold everybody to AVX2: us, torch's own kernels, oneDNN and MKL.
 AVX2 = {
@@ -35,6 +36,8 @@ AVX2 = {
 }
 # Of it all; what overlaps the end (a slow call, the plots) fits into the twelfth.
 MINUTES = 11
+# In fp32 what all ISAs have alike, in bf16 what only one of them has.
+KERNELS = "^(avx2|avx512)/(kernel|fp32)/|^avx512_bf16/(kernel|bf16)/|^bf16_dot"
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -89,7 +92,7 @@ def measure(out: Path, kernels: Path, brief: bool, hold_to_avx2: bool) -> None:
 
 
 def measure_kernels(kernels: Path, seconds: str, log: Path) -> None:
-    pieces = [kernels, "--benchmark_filter=^(avx2|avx512)/(kernel|fp32)/|^bf16_dot"]
+    pieces = [kernels, f"--benchmark_filter={KERNELS}"]
     pieces.append(f"--benchmark_min_time={seconds}")
     run([*pieces, f"--benchmark_out={log}", "--benchmark_out_format=json"])
     content = json.loads((ROOT / log).read_text())

@@ -67,19 +67,28 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+/// What a share refers to: fp32 multiply-adds with vectors of so many bytes, or those of bf16
+/// pairs.
+struct Ceiling {
+  int vector_bytes;
+  bool pairs;
+};
+
 /// The better of a few tries: nothing makes a multiply-add faster than it is.
-double fma_peak(int vector_bytes) {
+double peak(Ceiling ceiling) {
   double best = 0;
   for (int i = 0; i < 4; ++i) {
-    best = std::max(best, bench::fma_rate(vector_bytes, 5e-4, thread_seconds));
+    best =
+        std::max(best, ceiling.pairs ? bench::bf16_dot_rate(5e-4, thread_seconds)
+                                     : bench::fma_rate(ceiling.vector_bytes, 5e-4, thread_seconds));
   }
   return best;
 }
 
 /// Runs `work` as often as it is asked to, and sets its rate against the peak.
 template <class Work>
-void measure_flops(benchmark::State& state, double flops, int vector_bytes, const Work& work) {
-  const double before = fma_peak(vector_bytes);
+void measure_flops(benchmark::State& state, double flops, Ceiling ceiling, const Work& work) {
+  const double before = peak(ceiling);
   const double start = thread_seconds();
   for (auto _ : state) {
     work();
@@ -87,7 +96,7 @@ void measure_flops(benchmark::State& state, double flops, int vector_bytes, cons
   }
   const double rate = flops * static_cast<double>(state.iterations()) / (thread_seconds() - start);
   state.counters["GFLOP/s"] = rate * 1e-9;
-  state.counters["share"] = 2 * rate / (before + fma_peak(vector_bytes));
+  state.counters["share"] = 2 * rate / (before + peak(ceiling));
 }
 
 void run_call(benchmark::State& state, const std::string& isa, int vector_bytes, const Shape& shape,
@@ -95,7 +104,8 @@ void run_call(benchmark::State& state, const std::string& isa, int vector_bytes,
   cpu::set_isa(isa);
   Call call(shape, dtype);
   cpu::forward(call.forward);
-  measure_flops(state, bench::flops(shape, backward), vector_bytes, [&] {
+  const Ceiling ceiling{vector_bytes, isa == "avx512_bf16" && dtype == DType::kBFloat16};
+  measure_flops(state, bench::flops(shape, backward), ceiling, [&] {
     if (backward) {
       cpu::backward(call.backward);
     } else {
@@ -111,9 +121,9 @@ void run_call(benchmark::State& state, const std::string& isa, int vector_bytes,
   state.counters["scratch_KiB"] = static_cast<double>(bytes) / 1024;
 }
 
-void run_piece(benchmark::State& state, const cpu::MicroKernel& kernel, int vector_bytes) {
+void run_piece(benchmark::State& state, const cpu::MicroKernel& kernel, Ceiling ceiling) {
   if (kernel.flops > 0) {
-    measure_flops(state, kernel.flops, vector_bytes, kernel.run);
+    measure_flops(state, kernel.flops, ceiling, kernel.run);
     return;
   }
   for (auto _ : state) kernel.run();
@@ -137,17 +147,17 @@ void register_calls(const std::string& isa, int vector_bytes) {
 }
 
 void register_pieces(const std::string& isa, const cpu::MicroKernels& kernels) {
+  const Ceiling ceiling{kernels.vector_bytes, kernels.pairs};
   for (int i = 0; i < kernels.count; ++i) {
     const cpu::MicroKernel& kernel = kernels.first[i];
-    benchmark::RegisterBenchmark((isa + "/kernel/" + kernel.name).c_str(),
-                                 [&kernel, bytes = kernels.vector_bytes](benchmark::State& state) {
-                                   run_piece(state, kernel, bytes);
-                                 });
+    benchmark::RegisterBenchmark(
+        (isa + "/kernel/" + kernel.name).c_str(),
+        [&kernel, ceiling](benchmark::State& state) { run_piece(state, kernel, ceiling); });
   }
 }
 
-/// The same multiply-adds as fp32 FMAs and as dot products of bf16 pairs. Where the dot products
-/// are not at least as fast, rounding P and dS to bf16 for them would buy nothing.
+/// The same multiply-adds as fp32 FMAs and as dot products of bf16 pairs: which of avx512 and
+/// avx512_bf16 is the default of a CPU (isa.cpp).
 void register_bf16_dot() {
   if (!bench::has_bf16_dot()) {
     std::fprintf(stderr, "skipped: bf16_dot, this CPU has no avx512_bf16\n");
@@ -157,15 +167,18 @@ void register_bf16_dot() {
   static float sink;
   benchmark::RegisterBenchmark("bf16_dot/fp32_fma", [](benchmark::State& state) {
     const double flops = bench::fma_chunk_64(factors, &sink);
-    measure_flops(state, flops, 64, [] { bench::fma_chunk_64(factors, &sink); });
+    measure_flops(state, flops, {64, false}, [] { bench::fma_chunk_64(factors, &sink); });
   });
   benchmark::RegisterBenchmark("bf16_dot/vdpbf16ps", [](benchmark::State& state) {
     const double flops = bench::bf16_dot_chunk(&sink);
-    measure_flops(state, flops, 64, [] { bench::bf16_dot_chunk(&sink); });
+    measure_flops(state, flops, {64, false}, [] { bench::bf16_dot_chunk(&sink); });
   });
 }
 
 cpu::MicroKernels micro_kernels(const std::string& isa) {
+#if defined(FUSED_ATTENTION_HAS_AVX512_BF16)
+  if (isa == "avx512_bf16") return cpu::avx512_bf16::micro_kernels();
+#endif
 #if defined(FUSED_ATTENTION_HAS_AVX512)
   if (isa == "avx512") return cpu::avx512::micro_kernels();
 #endif

@@ -176,9 +176,13 @@ def measure(
             except Exception as error:
                 calls.pop(name, None)
                 absent[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-    peaks = [probes.fma_gflops() for _ in range(FMA_PROBES)]
-    take_rounds(calls, samples, deadline, lambda: peaks.append(probes.fma_gflops()))
-    peaks += [probes.fma_gflops() for _ in range(FMA_PROBES)]
+
+    def peak() -> float:
+        return probes.fma_gflops(point.dtype)
+
+    peaks = [peak() for _ in range(FMA_PROBES)]
+    take_rounds(calls, samples, deadline, lambda: peaks.append(peak()))
+    peaks += [peak() for _ in range(FMA_PROBES)]
     return row(point, case, samples, absent, median(peaks))
 
 
@@ -243,10 +247,10 @@ def row(
 
 
 def set_shares(rows: list[dict]) -> None:
-    """Shares of the peak that the whole run measured with as many threads: a row of few rounds has
-    few probes of its own, and other processes disturb some."""
-    for threads in {row["threads"] for row in rows}:
-        same = [row for row in rows if row["threads"] == threads]
+    """Shares of the peak that the whole run measured for the dtype with as many threads: a row of
+    few rounds has few probes of its own, and other processes disturb some."""
+    for kind in {(row["threads"], row["dtype"]) for row in rows}:
+        same = [row for row in rows if (row["threads"], row["dtype"]) == kind]
         peak = median(row["fma_gflops"] for row in same)
         for row in same:
             row["fma_share"] = {name: rate / peak for name, rate in row["gflops"].items()}

@@ -1,10 +1,11 @@
-// Why the kernels multiply in fp32: what avx512_bf16's dot products of pairs reach, beside the FMA.
+// What avx512_bf16's dot products of pairs reach when nothing else is asked of them: the ceiling of
+// the products of bf16 on that ISA, and beside the FMA peak the reason why not every CPU uses it.
 #pragma once
+
+#include "fma_peak.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#include "fma_peak.h"
 
 namespace fused_attention::bench {
 
@@ -34,3 +35,13 @@ inline bool has_bf16_dot() { return false; }
 inline double bf16_dot_chunk(float*) { return 0; }
 }  // namespace fused_attention::bench
 #endif
+
+namespace fused_attention::bench {
+
+/// The FLOPs per second of this thread in dot products of pairs (has_bf16_dot), as fma_rate.
+template <class Clock>
+double bf16_dot_rate(double seconds, const Clock& now) {
+  return chunk_rate([](float* sink) { return bf16_dot_chunk(sink); }, seconds, now);
+}
+
+}  // namespace fused_attention::bench

@@ -87,7 +87,10 @@ def scratch(results: Results) -> str:
         (
             isa,
             shape,
-            *(f"{_kernel(results, f'{isa}/fp32/{shape}/{p}')['scratch_KiB']:.0f}" for p in _HALVES),
+            *(
+                f"{_kernel(results, f'{isa}/{_dtype(isa)}/{shape}/{p}')['scratch_KiB']:.0f}"
+                for p in _HALVES
+            ),
         )
         for isa in _isas(results)
         for shape in chosen
@@ -100,13 +103,13 @@ def one_thread(results: Results) -> str:
     isas = _isas(results)
     header = ("", *(f"{isa} {p}" for isa in isas for p in _HALVES))
     shapes = dict.fromkeys(
-        name.split("/")[2] for name in _names(results) if name.split("/")[1] == "fp32"
+        name.split("/")[2] for name in _names(results) if name.split("/")[1] in ("fp32", "bf16")
     )
     rows = [
         (
             shape,
             *(
-                f"{_kernel(results, f'{isa}/fp32/{shape}/{p}')['share']:.2f}"
+                f"{_kernel(results, f'{isa}/{_dtype(isa)}/{shape}/{p}')['share']:.2f}"
                 for isa in isas
                 for p in _HALVES
             ),
@@ -123,14 +126,15 @@ def pieces(results: Results) -> str:
         name.split("/", 2)[2] for name in _names(results) if name.split("/")[1] == "kernel"
     )
 
-    def cell(counters: dict) -> str:
+    def cell(name: str) -> str:
+        if name not in _names(results):
+            return ""
+        counters = _kernel(results, name)
         if "share" in counters:
             return f"{counters['share']:.2f} of peak"
         return f"{counters['elements/s'] * 1e-9:.1f} / ns"
 
-    rows = [
-        (name, *(cell(_kernel(results, f"{isa}/kernel/{name}")) for isa in isas)) for name in names
-    ]
+    rows = [(name, *(cell(f"{isa}/kernel/{name}") for isa in isas)) for name in names]
     return markdown_table(("", *isas), rows)
 
 
@@ -223,6 +227,11 @@ def _names(results: Results) -> list[str]:
 
 def _isas(results: Results) -> list[str]:
     return list(dict.fromkeys(n.split("/")[0] for n in _names(results) if "/kernel/" in n))
+
+
+def _dtype(isa: str) -> str:
+    """What an ISA is measured in: avx512_bf16 has kernels of its own for bf16 only."""
+    return "bf16" if isa == "avx512_bf16" else "fp32"
 
 
 def _kernel(results: Results, name: str) -> dict:

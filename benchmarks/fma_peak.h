@@ -66,24 +66,30 @@ Function* choose_by_width(int bytes, Function* narrow, Function* middle, Functio
   return bytes >= 64 ? wide : bytes >= 32 ? middle : narrow;
 }
 
-/// The fp32 FLOPs per second of this thread with vectors of `bytes` bytes (at most
-/// widest_vector_bytes), over `seconds` of the clock that `now` reads in seconds.
-template <class Clock>
-double fma_rate(int bytes, double seconds, const Clock& now) {
-  const auto chunk = choose_by_width(bytes, fma_chunk_16, fma_chunk_32, fma_chunk_64);
-  const volatile float factors[2] = {0.75f, 0.125f};
+/// The FLOPs per second of this thread in calls of chunk(sink), which returns those of one call,
+/// over `seconds` of the clock that `now` reads in seconds.
+template <class Chunk, class Clock>
+double chunk_rate(const Chunk& chunk, double seconds, const Clock& now) {
   volatile float keep = 0;
   double flops = 0;
   const double start = now();
   double elapsed = 0;
   while (elapsed < seconds) {
     float sink = 0;
-    flops += chunk(factors, &sink);
+    flops += chunk(&sink);
     keep = sink;
     elapsed = now() - start;
   }
   static_cast<void>(keep);
   return flops / elapsed;
+}
+
+/// That of fp32 multiply-adds with vectors of `bytes` bytes (at most widest_vector_bytes).
+template <class Clock>
+double fma_rate(int bytes, double seconds, const Clock& now) {
+  const auto chunk = choose_by_width(bytes, fma_chunk_16, fma_chunk_32, fma_chunk_64);
+  const volatile float factors[2] = {0.75f, 0.125f};
+  return chunk_rate([&](float* sink) { return chunk(factors, sink); }, seconds, now);
 }
 
 }  // namespace fused_attention::bench

@@ -8,7 +8,14 @@
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
+#if defined(FUSED_ATTENTION_ISA_AVX512_BF16)
+using Wide = Config<BFloat16Pair, kWideVectors, kWideBroadcast, PlainScore>;
+constexpr BFloat16Pair kHalf{0x3F003F00};
+#else
 using Wide = Config<float, kWideVectors, kWideBroadcast, PlainScore>;
+constexpr float kHalf = 0.5F;
+#endif
+using E = Wide::Element;
 using Narrow = Config<float, 1, kNarrowBroadcast, PlainScore>;
 constexpr int kMostDims = 128;
 constexpr int kStride = kMostDims + 64 / static_cast<int>(sizeof(float));
@@ -21,15 +28,22 @@ FUSED_ATTENTION_INLINE T unknown(T x) {
   return x;
 }
 
+FUSED_ATTENTION_INLINE TileSpan whole_tile() {
+  TileSpan span = kWholeTile;
+  span.end = unknown(span.end);
+  return span;
+}
+
 struct Memory {
   alignas(64) float stored[kTileKeys * kMostDims];
   alignas(64) std::uint16_t stored_half[kTileKeys * kMostDims];
-  alignas(64) float by_key[kTileKeys * kMostDims];
-  alignas(64) float by_dim[kMostDims / kWideBroadcast * kGroupStride<float, kWideBroadcast>];
-  alignas(64) float queries[kMostDims * Wide::kRows];  // [D][rows]
-  alignas(64) float grads[Wide::kRows * kStride];      // [rows][D padded]
+  alignas(64) E by_key[kTileKeys * kMostDims];
+  alignas(64) E by_dim[kMostDims / kWideBroadcast * kGroupStride<E, kWideBroadcast>];
+  alignas(64) E queries[kMostDims * Wide::kRows];  // [D][rows]
+  alignas(64) E grads[Wide::kRows * kStride];      // [rows][D padded]
   alignas(64) float output[kMostDims * Wide::kRows];
   alignas(64) float scores[kTileKeys * Wide::kRows];
+  alignas(64) E weights[kTileKeys * Wide::kRows];  // of whole rows or pairs of them
   alignas(64) float key_sums[kTileKeys * kStride];
   alignas(64) float max[Wide::kRows];
   alignas(64) float sum[Wide::kRows];
@@ -43,10 +57,11 @@ struct Memory {
     };
     fill(stored, 0.5F);
     fill(stored_half, std::uint16_t{0x3C00});
-    fill(by_key, 0.5F);
-    fill(by_dim, 0.5F);
-    fill(queries, 0.25F);
-    fill(grads, 0.25F);
+    fill(by_key, kHalf);
+    fill(by_dim, kHalf);
+    fill(queries, kHalf);
+    fill(grads, kHalf);
+    fill(weights, kHalf);
     fill(output, 0.0F);
     fill(scores, 0.5F);
     fill(key_sums, 0.0F);
@@ -72,9 +87,8 @@ template <int dim>
 void scores() {
   Memory& m = memory();
   constexpr int M = kWideBroadcast;
-  multiply_groups<float, M, kWideVectors, Into::kOverwrite>(
-      kTileKeys / M, unknown(dim), Factors<float>{m.by_key, M * unknown(dim), M, 1}, m.queries,
-      m.scores);
+  dot_with_keys<Wide>(whole_tile(), factors_by_key<E, M>(PackedTile<E>{m.by_key}, unknown(dim)),
+                      unknown(dim), m.rows, m.queries, m.scores);
   memory();
 }
 
@@ -83,9 +97,8 @@ template <int dim>
 void output() {
   Memory& m = memory();
   constexpr int M = kWideBroadcast;
-  multiply_groups<float, M, kWideVectors, Into::kScaleThenAdd>(
-      unknown(dim) / M, unknown(kTileKeys), Factors<float>{m.by_dim, kGroupStride<float, M>, M, 1},
-      m.scores, m.output, m.alpha);
+  sum_over_keys<Wide>(whole_tile(), factors_by_dim<E, M>(PackedTile<E>{nullptr, m.by_dim}),
+                      unknown(dim), m.rows, m.scores, m.alpha, m.output);
   memory();
 }
 
@@ -93,13 +106,12 @@ void output() {
 template <int dim>
 void key_gradient() {
   Memory& m = memory();
-  TileSpan span = kWholeTile;
-  span.end = unknown(span.end);
-  accumulate_keys<Wide>(span, Wide::kRows, m.scores, m.grads, unknown(dim), m.key_sums,
+  accumulate_keys<Wide>(whole_tile(), Wide::kRows, m.weights, m.grads, unknown(dim), m.key_sums,
                         padded_length<float>(dim));
   memory();
 }
 
+#if !defined(FUSED_ATTENTION_ISA_AVX512_BF16)  // what avx512_bf16 leaves to avx512
 /// As scores and output with one vector of rows, K and V by rows as they are stored: decoding.
 template <int dim>
 void narrow_scores() {
@@ -120,16 +132,15 @@ void narrow_output() {
                                                     m.output, m.alpha);
   memory();
 }
+#endif
 
 void softmax() {
   Memory& m = memory();
-  TileSpan span = kWholeTile;
-  span.end = unknown(span.end);
-  softmax_tile<Wide>(span, m.scores, m.max, m.sum, m.alpha);
+  softmax_tile<Wide>(whole_tile(), m.scores, m.max, m.sum, m.alpha);
   memory();
 }
 
-void exponential() {
+[[maybe_unused]] void exponential() {
   Memory& m = memory();
   const int count = unknown(kTileKeys * Wide::kRows);
   constexpr int L = kLanes<float>;
@@ -157,11 +168,11 @@ core::ConstOperand stored(const Memory& m, std::int64_t dim) {
 template <DType dtype, int dim, bool by_key>
 void pack() {
   Memory& m = memory();
-  PackedTile<float> tile;
+  PackedTile<E> tile;
   (by_key ? tile.by_key : tile.by_dim) = by_key ? m.by_key : m.by_dim;
   NonFinite non_finite;
   const core::ConstOperand x = stored<dtype>(m, unknown(dim));
-  pack_tile<float, kWideBroadcast>(
+  pack_tile<kWideBroadcast>(
       {dtype, x.data, 0, x.stride_s, x.stride_d, unknown(kTileKeys), unknown(dim)}, m.buffer, tile,
       by_key ? nullptr : &non_finite);
   memory();
@@ -171,8 +182,13 @@ void pack() {
 template <int dim>
 void transpose_in() {
   Memory& m = memory();
+#if defined(FUSED_ATTENTION_ISA_AVX512_BF16)
+  load_pair_panel<Wide>(stored<DType::kBFloat16>(m, unknown(dim)), m.rows, unknown(dim), m.buffer,
+                        m.queries);
+#else
   load_panel<Wide>(DType::kFloat32, stored<DType::kFloat32>(m, unknown(dim)), m.rows, unknown(dim),
                    0.125F, m.buffer, m.queries);
+#endif
   memory();
 }
 template <int dim>
@@ -180,10 +196,11 @@ void transpose_out() {
   Memory& m = memory();
   store_panel<Wide>(
       DType::kFloat32, core::Operand{m.key_sums, 0, 0, unknown(dim), 1}, m.rows, unknown(dim),
-      [&](int lane) { return m.alpha[lane]; }, m.queries, m.buffer);
+      [&](int lane) { return m.alpha[lane]; }, m.output, m.buffer);
   memory();
 }
 
+#if !defined(FUSED_ATTENTION_ISA_AVX512_BF16)
 template <DType dtype>
 void widen() {
   Memory& m = memory();
@@ -197,12 +214,14 @@ void narrow() {
   memory();
 }
 
+#endif
+
 constexpr double tile_flops(int rows, int dim) { return 2.0 * kTileKeys * rows * dim; }
 constexpr double kScores = double{kTileKeys} * Wide::kRows;
 constexpr double kTile = double{kTileKeys} * kMostDims;
-constexpr DType kFp32 = DType::kFloat32;
+[[maybe_unused]] constexpr DType kFp32 = DType::kFloat32;
 constexpr DType kBf16 = DType::kBFloat16;
-constexpr DType kFp16 = DType::kFloat16;
+[[maybe_unused]] constexpr DType kFp16 = DType::kFloat16;
 
 constexpr MicroKernel kMicroKernels[] = {
     {"scores/d64", tile_flops(Wide::kRows, 64), 0, scores<64>},
@@ -211,24 +230,28 @@ constexpr MicroKernel kMicroKernels[] = {
     {"output/d128", tile_flops(Wide::kRows, 128), 0, output<128>},
     {"key_gradient/d64", tile_flops(Wide::kRows, 64), 0, key_gradient<64>},
     {"key_gradient/d128", tile_flops(Wide::kRows, 128), 0, key_gradient<128>},
+#if !defined(FUSED_ATTENTION_ISA_AVX512_BF16)
     {"narrow_scores/d128", tile_flops(Narrow::kRows, 128), 0, narrow_scores<128>},
     {"narrow_output/d128", tile_flops(Narrow::kRows, 128), 0, narrow_output<128>},
+#endif
     {"softmax", 0, kScores, softmax},
+    {"pack_by_key/bf16/d64", 0, kTile / 2, pack<kBf16, 64, true>},
+    {"pack_by_dim/bf16/d64", 0, kTile / 2, pack<kBf16, 64, false>},
+    {"transpose_in/d64", 0, 64.0 * Wide::kRows, transpose_in<64>},
+    {"transpose_out/d64", 0, 64.0 * Wide::kRows, transpose_out<64>},
+#if !defined(FUSED_ATTENTION_ISA_AVX512_BF16)
     {"exp", 0, kScores, exponential},
     {"pack_by_key/fp32/d64", 0, kTile / 2, pack<kFp32, 64, true>},
     {"pack_by_key/fp32/d128", 0, kTile, pack<kFp32, 128, true>},
-    {"pack_by_key/bf16/d64", 0, kTile / 2, pack<kBf16, 64, true>},
     {"pack_by_key/fp16/d64", 0, kTile / 2, pack<kFp16, 64, true>},
     {"pack_by_dim/fp32/d64", 0, kTile / 2, pack<kFp32, 64, false>},
     {"pack_by_dim/fp32/d128", 0, kTile, pack<kFp32, 128, false>},
-    {"pack_by_dim/bf16/d64", 0, kTile / 2, pack<kBf16, 64, false>},
     {"pack_by_dim/fp16/d64", 0, kTile / 2, pack<kFp16, 64, false>},
-    {"transpose_in/d64", 0, 64.0 * Wide::kRows, transpose_in<64>},
-    {"transpose_out/d64", 0, 64.0 * Wide::kRows, transpose_out<64>},
     {"widen/bf16", 0, kTile, widen<kBf16>},
     {"widen/fp16", 0, kTile, widen<kFp16>},
     {"narrow/bf16", 0, kTile, narrow<kBf16>},
     {"narrow/fp16", 0, kTile, narrow<kFp16>},
+#endif
 };
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
@@ -236,8 +259,8 @@ FUSED_ATTENTION_END_ISA_NAMESPACE
 namespace fused_attention::cpu::FUSED_ATTENTION_ISA_NAMESPACE {
 
 MicroKernels micro_kernels() {
-  return {FUSED_ATTENTION_VECTOR_BYTES, sizeof kMicroKernels / sizeof kMicroKernels[0],
-          kMicroKernels};
+  return {FUSED_ATTENTION_VECTOR_BYTES, Wide::kPaired,
+          sizeof kMicroKernels / sizeof kMicroKernels[0], kMicroKernels};
 }
 
 }  // namespace fused_attention::cpu::FUSED_ATTENTION_ISA_NAMESPACE

@@ -13,6 +13,7 @@ struct MicroKernel {
 
 struct MicroKernels {
   int vector_bytes;
+  bool pairs;  // the products multiply pairs of bf16
   int count;
   const MicroKernel* first;
 };
@@ -24,6 +25,9 @@ namespace avx2 {
 MicroKernels micro_kernels();
 }
 namespace avx512 {
+MicroKernels micro_kernels();
+}
+namespace avx512_bf16 {
 MicroKernels micro_kernels();
 }
 

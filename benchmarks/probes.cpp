@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "bf16_dot.h"
 #include "fma_peak.h"
 
 #define PROBE extern "C" [[gnu::visibility("default")]]
@@ -38,6 +39,15 @@ void run_together(int count, const std::function<void(int)>& body) {
   for (int i = 1; i < count; ++i) threads.emplace_back(start, i);
   start(0);
   for (auto& thread : threads) thread.join();
+}
+
+// The sum of what `count` threads reach, in units of 1e9.
+double total_rate(int count, const std::function<double()>& rate) {
+  std::vector<double> rates(count);
+  run_together(count, [&](int index) { rates[index] = rate(); });
+  double total = 0;
+  for (const double one : rates) total += one;
+  return total * 1e-9;
 }
 
 template <int bytes>
@@ -82,15 +92,19 @@ PROBE int probe_vector_bytes() { return fused_attention::bench::widest_vector_by
 /// Returns the fp32 GFLOP/s of `threads` threads that do nothing but multiply-add vectors of
 /// `bytes` bytes (at most probe_vector_bytes) for `seconds`.
 PROBE double probe_fma_gflops(int bytes, int threads, double seconds) {
-  std::vector<double> rates(threads);
-  run_together(threads, [&](int index) {
+  return total_rate(threads, [=] {
     const auto start = Clock::now();
-    rates[index] =
-        fused_attention::bench::fma_rate(bytes, seconds, [&] { return seconds_since(start); });
+    return fused_attention::bench::fma_rate(bytes, seconds, [&] { return seconds_since(start); });
   });
-  double total = 0;
-  for (const double rate : rates) total += rate;
-  return total * 1e-9;
+}
+
+/// The same of dot products of bf16 pairs; 0 on a CPU without avx512_bf16.
+PROBE double probe_bf16_dot_gflops(int threads, double seconds) {
+  if (!fused_attention::bench::has_bf16_dot()) return 0;
+  return total_rate(threads, [=] {
+    const auto start = Clock::now();
+    return fused_attention::bench::bf16_dot_rate(seconds, [&] { return seconds_since(start); });
+  });
 }
 
 /// Returns the GB/s at which `threads` threads read `size` bytes at `data` once, in vectors of

@@ -1,4 +1,4 @@
-"""The machine's ceilings: FMA rate and streaming read, measured by probes.cpp."""
+"""The machine's ceilings: multiply-adds and streaming read, measured by probes.cpp."""
 
 import ctypes
 import subprocess
@@ -11,7 +11,7 @@ import torch
 
 _ROOT = Path(__file__).resolve().parent.parent
 _BUILD = _ROOT / "build" / "probes"
-_BYTES_OF_ISA = {"avx512": 64, "avx2": 32}
+_BYTES_OF_ISA = {"avx512_bf16": 64, "avx512": 64, "avx2": 32}
 # An OpenMP thread spins for a moment after its work before it sleeps, and would disturb a probe.
 _SETTLE_SECONDS = 0.003
 _FMA_SECONDS = 0.004
@@ -24,6 +24,8 @@ class Probes:
         self.library = ctypes.CDLL(str(_build()))
         self.library.probe_fma_gflops.restype = ctypes.c_double
         self.library.probe_fma_gflops.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_double)
+        self.library.probe_bf16_dot_gflops.restype = ctypes.c_double
+        self.library.probe_bf16_dot_gflops.argtypes = (ctypes.c_int, ctypes.c_double)
         self.library.probe_read_gbps.restype = ctypes.c_double
         self.library.probe_read_gbps.argtypes = (
             ctypes.c_void_p,
@@ -33,9 +35,13 @@ class Probes:
         )
         self.bytes = min(_BYTES_OF_ISA.get(isa, 16), self.library.probe_vector_bytes())
         self.threads = threads
+        self.multiplies_pairs = isa == "avx512_bf16"
 
-    def fma_gflops(self) -> float:
+    def fma_gflops(self, dtype: str) -> float:
+        """Multiply-adds as the ISA has them for the dtype: in fp32, or of bf16 in pairs."""
         time.sleep(_SETTLE_SECONDS)
+        if dtype == "bf16" and self.multiplies_pairs:
+            return self.library.probe_bf16_dot_gflops(self.threads, _FMA_SECONDS)
         return self.library.probe_fma_gflops(self.bytes, self.threads, _FMA_SECONDS)
 
     def read_gbps(self, tensor: torch.Tensor) -> float:

@@ -3,7 +3,8 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/fused_attention)
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_MINOR ${TorchLite_VERSION})
-list(TRANSFORM FUSED_ATTENTION_ISAS REPLACE "(.+)" "\"\\1\"" OUTPUT_VARIABLE isa_names)
+set(isa_names ${FUSED_ATTENTION_ISAS} ${FUSED_ATTENTION_PAIRED_ISAS})
+list(TRANSFORM isa_names REPLACE "(.+)" "\"\\1\"")
 list(JOIN isa_names ", " isa_names)
 
 configure_package_config_file(

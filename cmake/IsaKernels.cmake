@@ -1,10 +1,15 @@
-# The kernels: ISA detection, csrc/cpu/kernels/kernels.cpp compiled once per ISA, and the driver.
+# The kernels: ISA detection, csrc/cpu/kernels/kernels.cpp compiled once per ISA (kernels_bf16.cpp for
+# the one that only has other products of bf16), and the driver.
 #
 # Only the ISA objects get ISA flags. Everything else is compiled for the plain target, so that nothing
 # outside them can need more than the oldest CPU has.
 set(FUSED_ATTENTION_ISAS generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   list(APPEND FUSED_ATTENTION_ISAS avx2 avx512)
+endif()
+set(FUSED_ATTENTION_PAIRED_ISAS "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(FUSED_ATTENTION_PAIRED_ISAS avx512_bf16)
 endif()
 set(isa_flags_generic "")
 set(isa_flags_avx2 -mavx2 -mfma -mf16c)
@@ -14,6 +19,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC's avx512fintrin.h warns about itself (GCC bug 105593); the same source is checked as avx2.
   list(APPEND isa_flags_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
+
+set(isa_flags_avx512_bf16 ${isa_flags_avx512} -mavx512bf16)
 
 # The kernels are one large inlined body: with sanitizers -O3 takes minutes to compile.
 set(isa_optimisation $<$<NOT:$<CONFIG:Debug>>:-O3>)
@@ -28,9 +35,10 @@ target_include_directories(
 add_library(fused_attention_isa OBJECT csrc/cpu/isa.cpp)
 target_link_libraries(fused_attention_isa PRIVATE fused_attention_kernel_flags)
 
-# Compiles `source` once per ISA, as the kernels are, and adds the objects to the list `objects`.
+# Compiles `source` once for each of the ISAs, as the kernels are, and adds the objects to the list
+# `objects`.
 function(fused_attention_add_isa_objects name source objects)
-  foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
+  foreach(isa IN LISTS ARGN)
     string(TOUPPER ${isa} upper)
     add_library(${name}_${isa} OBJECT ${source})
     target_compile_definitions(${name}_${isa} PRIVATE FUSED_ATTENTION_ISA_${upper})
@@ -44,8 +52,10 @@ endfunction()
 # What links the kernels takes them as objects: nothing is dropped, and nothing is compiled twice.
 set(FUSED_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:fused_attention_isa>)
 fused_attention_add_isa_objects(fused_attention_isa csrc/cpu/kernels/kernels.cpp
-                                FUSED_ATTENTION_KERNEL_OBJECTS)
-foreach(isa IN LISTS FUSED_ATTENTION_ISAS)
+                                FUSED_ATTENTION_KERNEL_OBJECTS ${FUSED_ATTENTION_ISAS})
+fused_attention_add_isa_objects(fused_attention_isa csrc/cpu/kernels/kernels_bf16.cpp
+                                FUSED_ATTENTION_KERNEL_OBJECTS ${FUSED_ATTENTION_PAIRED_ISAS})
+foreach(isa IN LISTS FUSED_ATTENTION_ISAS FUSED_ATTENTION_PAIRED_ISAS)
   string(TOUPPER ${isa} upper)
   target_compile_definitions(fused_attention_kernel_flags INTERFACE FUSED_ATTENTION_HAS_${upper})
 endforeach()

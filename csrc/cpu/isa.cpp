@@ -25,8 +25,14 @@ std::vector<const KernelTable*> find_supported() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  // Where vdpbf16ps takes as long as an FMA, as on Zen 4, which is twice the work; on Sapphire
+  // Rapids it takes four times as long (bench_kernels, bf16_dot).
+  const bool fast_bf16 = bf16 && __builtin_cpu_is("amd");
   candidates.push_back({avx2::kernel_table, avx2});
+  candidates.push_back({avx512_bf16::kernel_table, bf16 && !fast_bf16});
   candidates.push_back({avx512::kernel_table, avx512});
+  candidates.push_back({avx512_bf16::kernel_table, fast_bf16});
 #endif
   std::vector<const KernelTable*> tables;
   for (const Candidate& candidate : candidates) {

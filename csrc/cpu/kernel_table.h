@@ -88,5 +88,8 @@ const KernelTable& kernel_table();
 namespace avx512 {
 const KernelTable& kernel_table();
 }
+namespace avx512_bf16 {
+const KernelTable& kernel_table();
+}
 
 }  // namespace fused_attention::cpu

@@ -10,7 +10,8 @@
 namespace fused_attention {
 
 /// Names of the instruction sets that this build holds and this machine runs, slowest first:
-/// "generic", "avx2", "avx512".
+/// "generic", "avx2", "avx512", "avx512_bf16"; the last two change places where products of bf16 in
+/// pairs are slower than those of fp32.
 FUSED_ATTENTION_API std::vector<std::string> cpu_isas();
 
 /// The one that the next call uses. At first the fastest, limited by the environment:

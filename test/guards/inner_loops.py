@@ -21,7 +21,7 @@ class Instruction(NamedTuple):
 
     @property
     def is_multiply_add(self) -> bool:
-        return re.match(r"vf(n?m)(add|sub)", self.name) is not None
+        return re.match(r"vf(n?m)(add|sub)|vdpbf16ps", self.name) is not None
 
     @property
     def moves_vector_on_stack(self) -> bool:

@@ -15,7 +15,7 @@ VECTOR = re.compile(r"^\s*[0-9a-f]+:\s+(?:\{evex\} )?v\w+\s.*%([xyz])mm")
 # A lambda, _ZZ, is named after the function that it stands in.
 ALLOWED = {
     "avx2": re.compile(r"^_Z+NK?15fused_attention3cpu4avx2"),
-    "avx512": re.compile(r"^_Z+NK?15fused_attention3cpu6avx512"),
+    "avx512": re.compile(r"^_Z+NK?15fused_attention3cpu(6avx512|11avx512_bf16)"),
 }
 
 

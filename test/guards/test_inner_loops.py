@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", ROOT / "build/release"))
 
 # Multiply-adds of two steps of the wide register tile (csrc/cpu/kernels/tuning.h).
-WIDE_TILE = {"avx2": 2 * 4 * 3, "avx512": 2 * 8 * 2}
+WIDE_TILE = {"avx2": 2 * 4 * 3, "avx512": 2 * 8 * 2, "avx512_bf16": 2 * 8 * 2}
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instruction sets"),

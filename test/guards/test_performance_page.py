@@ -48,7 +48,12 @@ def results():
         for half in ("forward", "backward")
     ]
     kernels += [
+        {**entry, "name": entry["name"].replace("avx2/fp32", "avx512_bf16/bf16"), "share": 0.625}
+        for entry in kernels
+    ]
+    kernels += [
         {"name": "avx2/kernel/scores/d64", "share": 0.9375},
+        {"name": "avx512_bf16/kernel/scores/d64", "share": 0.75},
         {"name": "avx2/kernel/exp", "elements/s": 4e9},
         {"name": "bf16_dot/fp32_fma", "GFLOP/s": 160.0},
     ]
@@ -101,6 +106,13 @@ def test_rows_that_lose_are_listed_worst_first(results):
 
 def test_an_absent_contestant_is_named_with_its_reason(results):
     assert "| sdpa | 1 of 2 | 1.50x to 1.50x | time (from S256) |" in TABLES["others"](results)
+
+
+def test_an_isa_is_shown_in_the_dtype_that_it_has_kernels_for(results):
+    assert "| b1_h8_s2048_d64 | 0.88 | 0.88 | 0.62 | 0.62 |" in TABLES["one-thread"](results)
+    pieces = TABLES["pieces"](results)
+    assert "| scores/d64 | 0.94 of peak | 0.75 of peak |" in pieces
+    assert "| exp | 4.0 / ns |  |" in pieces
 
 
 @pytest.mark.parametrize("name", TABLES)

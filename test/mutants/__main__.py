@@ -24,6 +24,7 @@ from pathlib import Path
 
 from cuda_launcher_mutants import LAUNCHER_MUTANTS
 from cuda_mutants import CUDA_MUTANTS
+from pair_mutants import PAIR_MUTANTS
 
 from mutants import CPU_MUTANTS, Mutant
 
@@ -218,7 +219,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [
         m
-        for m in (*CPU_MUTANTS, *CUDA_MUTANTS, *LAUNCHER_MUTANTS)
+        for m in (*CPU_MUTANTS, *PAIR_MUTANTS, *CUDA_MUTANTS, *LAUNCHER_MUTANTS)
         if arguments.only in m.name
         and arguments.suite in (None, m.suite)
         and (m.quick or not arguments.quick)

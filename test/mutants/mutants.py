@@ -218,8 +218,8 @@ NUMBERS = (
     mutant(
         "delta lacks the gradient of LSE",
         BACKWARD_PANEL,
-        "panel.delta[lane] -= ",
-        "panel.delta[lane] -= 0 * ",
+        "panel.delta[lane] = -static_cast",
+        "panel.delta[lane] = 0 * -static_cast",
     ),
     mutant(
         "new maximum does not rescale the sum",
@@ -254,8 +254,8 @@ NUMBERS = (
     mutant(
         "keys past the end of a span add what the scratch held",
         BACKWARD_TILE,
-        "(round_up(span.end, M) - span.end) * C::kRows",
-        "(0 * (round_up(span.end, M) - span.end)) * C::kRows",
+        "(round_up(span.end, M) - span.end) * kRowSize",
+        "(0 * (round_up(span.end, M) - span.end)) * kRowSize",
     ),
     mutant(
         "fp16 is truncated",
@@ -315,8 +315,8 @@ HIDDEN = (
     mutant(
         "score gradient of a hidden key is NaN where dP is",
         BACKWARD_TILE,
-        "if constexpr (some_hidden) grad =",
-        "if constexpr (some_hidden && false) grad =",
+        "if constexpr (some_hidden) grad[i] =",
+        "if constexpr (some_hidden && false) grad[i] =",
     ),
     mutant(
         "grad_output of NaN meets weights of 0",
@@ -353,7 +353,9 @@ CUT = (
         "[first + lane] + T(0)",
         "[first + lane]",
     ),
-    mutant("zero of dK or dV keeps the sign of its cut", BACKWARD, "row[d] += T(0);", ""),
+    mutant(
+        "zero of dK or dV keeps the sign of its cut", BACKWARD, " * factor + T(0);", " * factor;"
+    ),
     mutant(
         "subnormal half is read through a denormal float",
         CONVERT,

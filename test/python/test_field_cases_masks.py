@@ -132,8 +132,10 @@ def test_f05_huge_equal_logits_keep_gradients_finite(isa, dtype):
     grad = torch.randn(1, 2, 50, 64).to(dtype)
     result = check(filled, filled, filled, grad)
     assert all(t.isfinite().all() for t in result)
-    assert result.grad_query.abs().max() < 1.0
-    assert result.grad_key.abs().max() < 1.0
+    # dP and delta are one sum of 64 products, twice: what is left are the roundings of both.
+    rounding = (1 + math.sqrt(64)) * 2**-24 * 1000 * grad.double().abs().sum(-1).max()
+    for gradient in (result.grad_query, result.grad_key):
+        assert gradient.abs().max() < 2 * rounding * 1000 / math.sqrt(64)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=dtype_id)

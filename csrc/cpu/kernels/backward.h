@@ -23,14 +23,15 @@ FUSED_ATTENTION_INLINE void finish_turn(TileOrder order, std::int64_t tile, std:
   __atomic_store_n(order.finished + tile, static_cast<std::int32_t>(block + 1), __ATOMIC_RELEASE);
 }
 
-/// Writes the finished rows of dK or dV, a zero as +0 (see store_panel).
+/// Writes the finished rows of dK or dV times `factor`, a zero as +0 (see store_panel).
 template <class T>
 void write_key_gradient(core::DType dtype, const core::Operand& to, const core::RowBlock& block,
-                        std::int64_t first, int count, int dim, T* sums, std::int64_t ld) {
+                        std::int64_t first, int count, int dim, T factor, T* sums,
+                        std::int64_t ld) {
   if (to.data == nullptr) return;
   for (int j = 0; j < count; ++j) {
     T* row = sums + (first + j) * ld;
-    for (int d = 0; d < dim; ++d) row[d] += T(0);
+    for (int d = 0; d < dim; ++d) row[d] = row[d] * factor + T(0);
     store_row(dtype, to.data,
               block.batch * to.stride_b + block.head_kv * to.stride_h + (first + j) * to.stride_s,
               to.stride_d, dim, row);
@@ -59,29 +60,33 @@ template <class C, class F>
 FUSED_ATTENTION_INLINE void with_tile(const core::Problem& problem, const core::RowBlock& block,
                                       std::int64_t first, int count, BackwardScratch<C>& scratch,
                                       const F& f) {
-  using T = typename C::Scalar;
+  using E = typename C::Element;
   constexpr int M = C::kBroadcast;
   const core::Sizes& sizes = problem.sizes;
   const TileSource k = tile_source(problem, problem.key, sizes.dim_qk, block, first, count);
   const TileSource v = tile_source(problem, problem.value, sizes.dim_v, block, first, count);
   const TileForm form = tile_form<C>(block.count);
-  const RowAccess access = row_access<C>(block.count);
-  NonFinite ignored;
   if (form == TileForm::kPacked) {
-    pack_tile<T, M>(k, scratch.rows, scratch.keys, nullptr);
-    pack_tile<T, M>(v, scratch.rows, scratch.values, nullptr);
-    f(factors_by_key<T, M>(scratch.keys, k.dim), factors_by_dim<T, M>(scratch.keys),
-      factors_by_key<T, M>(scratch.values, v.dim));
-  } else if (form == TileForm::kRows) {
-    const RowTile<T> keys = read_rows(k, access, scratch.keys.by_key);
-    f(factors_by_key<T, M>(keys),
-      factors_by_dim<T, M>(
-          without_non_finite(keys, count, k.dim, access, scratch.keys.by_dim, &ignored)),
-      factors_by_key<T, M>(read_rows(v, access, scratch.values.by_key)));
-  } else if constexpr (C::kVectors == 1) {
-    const StoredTile<T> keys = stored_rows(k, access, scratch.keys.by_key);
-    f(keys, without_non_finite(keys, count, k.dim, access, scratch.keys.by_dim, &ignored),
-      stored_rows(v, access, scratch.values.by_key));
+    pack_tile<M>(k, scratch.rows, scratch.keys, nullptr);
+    pack_tile<M>(v, scratch.rows, scratch.values, nullptr);
+    f(factors_by_key<E, M>(scratch.keys, k.dim), factors_by_dim<E, M>(scratch.keys),
+      factors_by_key<E, M>(scratch.values, v.dim));
+    return;
+  }
+  if constexpr (!C::kPaired) {
+    const RowAccess access = row_access<C>(block.count);
+    NonFinite ignored;
+    if (form == TileForm::kRows) {
+      const RowTile<E> keys = read_rows(k, access, scratch.keys.by_key);
+      f(factors_by_key<E, M>(keys),
+        factors_by_dim<E, M>(
+            without_non_finite(keys, count, k.dim, access, scratch.keys.by_dim, &ignored)),
+        factors_by_key<E, M>(read_rows(v, access, scratch.values.by_key)));
+    } else if constexpr (C::kVectors == 1) {
+      const StoredTile<E> keys = stored_rows(k, access, scratch.keys.by_key);
+      f(keys, without_non_finite(keys, count, k.dim, access, scratch.keys.by_dim, &ignored),
+        stored_rows(v, access, scratch.values.by_key));
+    }
   }
 }
 
@@ -96,6 +101,8 @@ void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, 
   const int dim_v = static_cast<int>(sizes.dim_v);
   const core::RowBlock block = core::row_block(plan.rows, sizes, item.head, item.block);
   const TileForm form = tile_form<C>(block.count);
+  // Rows of pairs are not scaled.
+  const T key_factor = C::kPaired ? static_cast<T>(problem.scale) : T(1);
   BackwardScratch<C> scratch(sizes, plan.rows.block_rows, memory.scratch);
   const KeyGradients<T> sums(sizes, memory.accumulators);
   // The products of few rows write the lanes of those only; the others take part in what follows.
@@ -144,10 +151,10 @@ void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, 
       take_turn();
     }
     if (item.block == core::max64(plan.rows.blocks, 1) - 1) {
-      write_key_gradient(problem.dtype, call.grad_key, block, first, count, dim_qk, sums.key,
-                         sums.ld_key);
-      write_key_gradient(problem.dtype, call.grad_value, block, first, count, dim_v, sums.value,
-                         sums.ld_value);
+      write_key_gradient(problem.dtype, call.grad_key, block, first, count, dim_qk, key_factor,
+                         sums.key, sums.ld_key);
+      write_key_gradient(problem.dtype, call.grad_value, block, first, count, dim_v, T(1),
+                         sums.value, sums.ld_value);
     }
     finish_turn(memory.order, tile, item.block);
   }

@@ -21,11 +21,12 @@ FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 template <class C>
 struct BackwardPanel {
   using T = typename C::Scalar;
+  using E = typename C::Element;
   PanelRows<C>* rows;
-  T* queries_by_dim;  // [D][rows], scaled: as in the forward pass; few rows: [rows][D]
-  T* queries;         // [rows][D padded], scaled; zeros for a row that is not finite
-  T* grads_by_dim;    // dO as [Dv][rows]; few rows: [rows][Dv]
-  T* grads;           // dO as [rows][Dv padded]; zeros for a row that is not finite
+  E* queries_by_dim;  // [D][rows], scaled: as in the forward pass; few rows: [rows][D]
+  E* queries;         // [rows][D padded], scaled; zeros for a row that is not finite
+  E* grads_by_dim;    // dO as [Dv][rows]; few rows: [rows][Dv]
+  E* grads;           // dO as [rows][Dv padded]; zeros for a row that is not finite
   T* grad_queries;    // [D rounded up][rows]; few rows: [rows][D] until the last key
   T* shift;           // m; +inf for rows that see nothing, so that their weights are 0
   T* factor;          // r
@@ -36,19 +37,25 @@ struct BackwardPanel {
 template <class C>
 struct BackwardScratch {
   using T = typename C::Scalar;
+  using E = typename C::Element;
   static constexpr int M = C::kBroadcast;
+  static constexpr int kDepth = Operand<E>::kDepth;
 
   BackwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
-    // Packed or by rows, whichever the form of the tile is.
-    const std::int64_t key_rows = row_tile_size<T>(sizes.dim_qk);
-    keys.by_key = arena.take<T>(core::max64(by_key_size(sizes.dim_qk), key_rows));
-    keys.by_dim = arena.take<T>(core::max64(by_dim_size<T, M>(sizes.dim_qk), key_rows));
-    values.by_key =
-        arena.take<T>(core::max64(by_key_size(sizes.dim_v), row_tile_size<T>(sizes.dim_v)));
-    rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
+    keys.by_key = arena.take<E>(tile_size<C>(by_key_size<E>(sizes.dim_qk), sizes.dim_qk));
+    keys.by_dim = arena.take<E>(tile_size<C>(by_dim_size<E, M>(sizes.dim_qk), sizes.dim_qk));
+    values.by_key = arena.take<E>(tile_size<C>(by_key_size<E>(sizes.dim_v), sizes.dim_v));
+    rows = arena.take<T>((core::max64(C::kRows, M) + kDepth - 1) * padded_length<T>(longest));
     weights = arena.take<T>(kTileKeys * C::kRows);
     grad_scores = arena.take<T>(kTileKeys * C::kRows);
+    if constexpr (C::kPaired) {
+      weight_rows = arena.take<E>(kTileKeys * C::kRows / kDepth);
+      grad_score_rows = arena.take<E>(kTileKeys * C::kRows / kDepth);
+    } else {
+      weight_rows = weights;
+      grad_score_rows = grad_scores;
+    }
     mask = arena.take<T>(kMaskBuffer<C>);
     max = arena.take<T>(C::kRows);
     sum = arena.take<T>(C::kRows);
@@ -63,10 +70,10 @@ struct BackwardScratch {
   BackwardPanel<P> take_panel(const core::Sizes& sizes) {
     BackwardPanel<P> panel;
     panel.rows = arena.take<PanelRows<P>>(1);
-    panel.queries_by_dim = arena.take<T>(round_up(sizes.dim_qk, M) * P::kRows);
-    panel.queries = arena.take<T>(padded_length<T>(sizes.dim_qk) * P::kRows);
-    panel.grads_by_dim = arena.take<T>(round_up(sizes.dim_v, M) * P::kRows);
-    panel.grads = arena.take<T>(padded_length<T>(sizes.dim_v) * P::kRows);
+    panel.queries_by_dim = arena.take<E>(steps_of<E>(round_up(sizes.dim_qk, M)) * P::kRows);
+    panel.queries = arena.take<E>(padded_length<T>(sizes.dim_qk) * P::kRows / kDepth);
+    panel.grads_by_dim = arena.take<E>(steps_of<E>(round_up(sizes.dim_v, M)) * P::kRows);
+    panel.grads = arena.take<E>(padded_length<T>(sizes.dim_v) * P::kRows / kDepth);
     panel.grad_queries = arena.take<T>(round_up(sizes.dim_qk, M) * P::kRows);
     panel.shift = arena.take<T>(P::kRows);
     panel.factor = arena.take<T>(P::kRows);
@@ -83,11 +90,13 @@ struct BackwardScratch {
   }
 
   Arena arena;
-  PackedTile<T> keys;
-  PackedTile<T> values;
+  PackedTile<E> keys;
+  PackedTile<E> values;
   T* rows;
-  T* weights;
-  T* grad_scores;
+  T* weights;          // keys x rows; where operands are pairs, only the scores
+  T* grad_scores;      // keys x rows; then, of pairs, keys j and j + 1 in row j / 2
+  E* weight_rows;      // as operands with the rows summed over: pairs of rows, else `weights`
+  E* grad_score_rows;  // and `grad_scores`
   T* mask;
   T* max;
   T* sum;
@@ -108,11 +117,34 @@ FUSED_ATTENTION_INLINE T dot(const T* a, const T* b, int n) {
   return sum_lanes<T>(sums) + sum;
 }
 
-/// Fills a panel: queries and grad_output in both orders, m, r, delta, dQ = 0.
+/// m, r and delta of a lane but for rowsum(dO * O); false for a row that sees nothing, or is none:
+/// nothing of it may count, NaN included.
 template <class C>
-void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& block,
-                   std::int64_t offset, TileForm form, typename C::Scalar* buffer,
-                   const BackwardPanel<C>& panel) {
+FUSED_ATTENTION_INLINE bool start_row(const core::BackwardProblem& call, int lane,
+                                      const BackwardPanel<C>& panel) {
+  using T = typename C::Scalar;
+  const core::Sizes& sizes = call.problem.sizes;
+  const PanelRows<C>& rows = *panel.rows;
+  panel.shift[lane] = kInfinity<T>;
+  panel.factor[lane] = 0;
+  panel.delta[lane] = 0;
+  if (lane >= rows.count) return false;
+  const std::int64_t head = rows.batch * sizes.heads_q + rows.head[lane];
+  const std::int64_t at = head * sizes.seq_q + rows.position[lane];
+  const T lse = static_cast<const T*>(call.logsumexp)[at];
+  if (lse == -kInfinity<T>) return false;
+  panel.shift[lane] = lse;
+  panel.factor[lane] = 1;
+  if (call.grad_logsumexp != nullptr) {
+    panel.delta[lane] = -static_cast<const T*>(call.grad_logsumexp)[at];
+  }
+  return true;
+}
+
+/// Fills a panel: queries and grad_output in both orders, m, r, delta.
+template <class C>
+void fill_panel(const core::BackwardProblem& call, TileForm form, typename C::Scalar* buffer,
+                const BackwardPanel<C>& panel) {
   using T = typename C::Scalar;
   const core::Problem& problem = call.problem;
   const core::Sizes& sizes = problem.sizes;
@@ -120,36 +152,23 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
   const int dim_v = static_cast<int>(sizes.dim_v);
   const std::int64_t ld_qk = padded_length<T>(dim_qk);
   const std::int64_t ld_v = padded_length<T>(dim_v);
-  PanelRows<C>& rows = *panel.rows;
-  place_rows<C>(sizes, block, offset, rows);
+  const PanelRows<C>& rows = *panel.rows;
   FiniteCheck<T> query_check;
   FiniteCheck<T> grad_check;
   for (int lane = 0; lane < C::kRows; ++lane) {
     T* query = panel.queries + lane * ld_qk;
     T* grad = panel.grads + lane * ld_v;
-    panel.shift[lane] = kInfinity<T>;
-    panel.factor[lane] = 0;
-    panel.delta[lane] = 0;
-    const std::int64_t head = rows.batch * sizes.heads_q + rows.head[lane];
-    const std::int64_t at = head * sizes.seq_q + rows.position[lane];
-    const T lse = lane < rows.count ? static_cast<const T*>(call.logsumexp)[at] : -kInfinity<T>;
-    // A row that sees nothing, or is none: nothing of it may count, NaN included.
-    if (lse == -kInfinity<T>) {
+    if (!start_row<C>(call, lane, panel)) {
       for (std::int64_t d = 0; d < ld_qk; ++d) query[d] = 0;
       for (std::int64_t d = 0; d < ld_v; ++d) grad[d] = 0;
       continue;
     }
-    panel.shift[lane] = lse;
-    panel.factor[lane] = 1;
     const auto read = [&](const core::ConstOperand& x, int dim) {
       return read_row(problem.dtype, x.data, row_offset<C>(x, rows, lane), x.stride_d, dim, buffer);
     };
     copy_padded(read(problem.query, dim_qk), dim_qk, static_cast<T>(problem.scale), ld_qk, query);
     copy_padded(read(call.grad_output, dim_v), dim_v, T(1), ld_v, grad);
-    panel.delta[lane] = dot(grad, read(call.output, dim_v), dim_v);
-    if (call.grad_logsumexp != nullptr) {
-      panel.delta[lane] -= static_cast<const T*>(call.grad_logsumexp)[at];
-    }
+    panel.delta[lane] += dot(grad, read(call.output, dim_v), dim_v);
     query_check.add(query, dim_qk);
     grad_check.add(grad, dim_v);
   }
@@ -181,9 +200,24 @@ void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& bloc
     for (int d = 0; d < dim_v; ++d) grad[d] = 0;
     panel.non_finite[++panel.non_finite[0]] = lane;
   }
+}
+
+/// Fills a panel, and makes its dQ 0.
+template <class C>
+void prepare_panel(const core::BackwardProblem& call, const core::RowBlock& block,
+                   std::int64_t offset, TileForm form, typename C::Scalar* buffer,
+                   const BackwardPanel<C>& panel) {
+  using T = typename C::Scalar;
+  const core::Sizes& sizes = call.problem.sizes;
+  place_rows<C>(sizes, block, offset, *panel.rows);
+  if constexpr (C::kPaired) {
+    fill_pair_panel<C>(call, buffer, panel);
+  } else {
+    fill_panel<C>(call, form, buffer, panel);
+  }
   __builtin_memset(
       panel.grad_queries, 0,
-      sizeof(T) * static_cast<std::size_t>(round_up(dim_qk, C::kBroadcast) * C::kRows));
+      sizeof(T) * static_cast<std::size_t>(round_up(sizes.dim_qk, C::kBroadcast) * C::kRows));
 }
 
 /// Finds m and l anew for the rows of a panel whose LSE is too coarse; a rare pass over its keys.
@@ -205,7 +239,6 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Ti
     const TileSpan span = span_of<C>(problem, *panel.rows, first, count);
     if (span.begin >= span.end) continue;
     const TileSource source = tile_source(problem, problem.key, sizes.dim_qk, block, first, count);
-    const RowAccess access = row_access<C>(block.count);
     const auto add_keys = [&](const auto& tile) {
       if (!score_tile<C>(problem, *panel.rows, first, span, tile, panel.queries_by_dim,
                          scratch.mask, scratch.weights)) {
@@ -213,10 +246,17 @@ void refine_shifts(const core::Problem& problem, const core::RowBlock& block, Ti
       }
       softmax_tile<C>(span, scratch.weights, scratch.max, scratch.sum, scratch.alpha);
     };
-    if (form != TileForm::kFewRows) {
-      add_keys(factors_by_key<T, M>(read_rows(source, access, scratch.keys.by_key)));
-    } else if constexpr (C::kVectors == 1) {
-      add_keys(stored_rows(source, access, scratch.keys.by_key));
+    if constexpr (C::kPaired) {
+      using E = typename C::Element;
+      pack_tile<M>(source, scratch.rows, PackedTile<E>{.by_key = scratch.keys.by_key}, nullptr);
+      add_keys(factors_by_key<E, M>(scratch.keys, source.dim));
+    } else {
+      const RowAccess access = row_access<C>(block.count);
+      if (form != TileForm::kFewRows) {
+        add_keys(factors_by_key<T, M>(read_rows(source, access, scratch.keys.by_key)));
+      } else if constexpr (C::kVectors == 1) {
+        add_keys(stored_rows(source, access, scratch.keys.by_key));
+      }
     }
   }
   for (int lane = 0; lane < panel.rows->count; ++lane) {
@@ -238,3 +278,7 @@ void write_grad_queries(const core::BackwardProblem& call, const BackwardPanel<C
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
+
+#if defined(FUSED_ATTENTION_ISA_AVX512_BF16)
+#include "backward_pair_panel.h"
+#endif

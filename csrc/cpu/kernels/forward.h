@@ -12,6 +12,18 @@
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
+/// The weight of key j in a lane, as softmax_tile leaves it.
+template <class C>
+FUSED_ATTENTION_INLINE typename C::Scalar weight_of(const typename C::Scalar* weights, int j,
+                                                    int lane) {
+  if constexpr (C::kPaired) {
+    const auto* pairs = reinterpret_cast<const typename C::Element*>(weights);
+    return from_pair(pairs[j / 2 * C::kRows + lane], j);
+  } else {
+    return weights[j * C::kRows + lane];
+  }
+}
+
 /// Adds p * v for values that are Inf or NaN: only to rows that see the key.
 template <class C, class Values>
 void add_non_finite_values(const core::Problem& problem, const NonFinite& non_finite,
@@ -32,7 +44,8 @@ void add_non_finite_values(const core::Problem& problem, const NonFinite& non_fi
     for (int lane = 0; lane < rows.count; ++lane) {
       if (!sees<C>(problem, rows, lane, tile_first + j)) continue;
       for (int d = 0; d < dim; ++d) {
-        panel.output[place_of<C>(values, dim, lane, d)] += weights[j * C::kRows + lane] * buffer[d];
+        panel.output[place_of<C>(values, dim, lane, d)] +=
+            weight_of<C>(weights, j, lane) * buffer[d];
       }
     }
   }
@@ -43,7 +56,7 @@ void add_non_finite_values(const core::Problem& problem, const NonFinite& non_fi
 template <class C, class Scratch>
 FUSED_ATTENTION_INLINE void add_values(const core::Problem& problem, std::int64_t tile_first,
                                        TileSpan span, int,
-                                       const Factors<typename C::Scalar>& values, Scratch& scratch,
+                                       const Factors<typename C::Element>& values, Scratch& scratch,
                                        const ForwardPanel<C>& panel) {
   sum_over_keys<C>(span, values, problem.sizes.dim_v, *panel.rows, scratch.scores, scratch.alpha,
                    panel.output);
@@ -94,7 +107,7 @@ template <class C>
 FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const core::RowBlock& block,
                                           std::int64_t first, int count,
                                           ForwardScratch<C>& scratch) {
-  using T = typename C::Scalar;
+  using E = typename C::Element;
   constexpr int M = C::kBroadcast;
   const core::Sizes& sizes = problem.sizes;
   // Inlined for each form, so that the strides of a packed tile are constants in the products.
@@ -111,21 +124,41 @@ FUSED_ATTENTION_INLINE void forward_tiles(const core::Problem& problem, const co
   };
   const TileSource keys = tile_source(problem, problem.key, sizes.dim_qk, block, first, count);
   const TileSource values = tile_source(problem, problem.value, sizes.dim_v, block, first, count);
-  T* key_buffer = scratch.keys.by_key;
-  T* value_buffer = scratch.values.by_dim;
   const TileForm form = tile_form<C>(block.count);
-  const RowAccess access = row_access<C>(block.count);
   if (form == TileForm::kPacked) {
-    pack_tile<T, M>(keys, scratch.rows, scratch.keys, nullptr);
-    pack_tile<T, M>(values, scratch.rows, scratch.values, &scratch.non_finite);
-    multiply(factors_by_key<T, M>(scratch.keys, keys.dim), factors_by_dim<T, M>(scratch.values));
-  } else if (form == TileForm::kRows) {
-    multiply(factors_by_key<T, M>(read_rows(keys, access, key_buffer)),
-             factors_by_dim<T, M>(without_non_finite(read_rows(values, access, value_buffer), count,
-                                                     values.dim, access, value_buffer,
-                                                     &scratch.non_finite)));
-  } else if constexpr (C::kVectors == 1) {
-    multiply(stored_rows(keys, access, key_buffer), stored_rows(values, access, value_buffer));
+    pack_tile<M>(keys, scratch.rows, scratch.keys, nullptr);
+    pack_tile<M>(values, scratch.rows, scratch.values, &scratch.non_finite);
+    multiply(factors_by_key<E, M>(scratch.keys, keys.dim), factors_by_dim<E, M>(scratch.values));
+    return;
+  }
+  if constexpr (!C::kPaired) {
+    E* key_buffer = scratch.keys.by_key;
+    E* value_buffer = scratch.values.by_dim;
+    const RowAccess access = row_access<C>(block.count);
+    if (form == TileForm::kRows) {
+      multiply(factors_by_key<E, M>(read_rows(keys, access, key_buffer)),
+               factors_by_dim<E, M>(without_non_finite(read_rows(values, access, value_buffer),
+                                                       count, values.dim, access, value_buffer,
+                                                       &scratch.non_finite)));
+    } else if constexpr (C::kVectors == 1) {
+      multiply(stored_rows(keys, access, key_buffer), stored_rows(values, access, value_buffer));
+    }
+  }
+}
+
+template <class C>
+FUSED_ATTENTION_INLINE void load_queries(const core::Problem& problem, bool few,
+                                         typename C::Scalar* buffer, const ForwardPanel<C>& panel) {
+  using T = typename C::Scalar;
+  const int dim = static_cast<int>(problem.sizes.dim_qk);
+  if constexpr (C::kPaired) {
+    load_pair_panel<C>(problem.query, *panel.rows, dim, buffer, panel.queries);
+  } else if (few) {
+    load_few_rows<C>(problem.dtype, problem.query, *panel.rows, dim, static_cast<T>(problem.scale),
+                     buffer, panel.queries);
+  } else {
+    load_panel<C>(problem.dtype, problem.query, *panel.rows, dim, static_cast<T>(problem.scale),
+                  buffer, panel.queries);
   }
 }
 
@@ -150,13 +183,7 @@ void forward_item(const core::ForwardProblem& call, const ForwardPlan& plan, std
     using P = decltype(config);
     const ForwardPanel<P> panel = scratch.template panel<P>(sizes, p);
     place_rows<P>(sizes, block, first, *panel.rows);
-    if (few) {
-      load_few_rows<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
-                       static_cast<T>(problem.scale), scratch.rows, panel.queries);
-    } else {
-      load_panel<P>(problem.dtype, problem.query, *panel.rows, static_cast<int>(sizes.dim_qk),
-                    static_cast<T>(problem.scale), scratch.rows, panel.queries);
-    }
+    load_queries<P>(problem, few, scratch.rows, panel);
     __builtin_memset(panel.output, 0,
                      sizeof(T) * static_cast<std::size_t>(round_up(sizes.dim_v, M) * P::kRows));
     for (int lane = 0; lane < P::kRows; ++lane) {

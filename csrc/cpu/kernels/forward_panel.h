@@ -15,8 +15,9 @@ FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 template <class C>
 struct ForwardPanel {
   using T = typename C::Scalar;
+  using E = typename C::Element;
   PanelRows<C>* rows;
-  T* queries;  // [D][rows], scaled; few rows (few_rows.h): [rows][D]
+  E* queries;  // [D][rows], scaled if not of pairs; few rows (few_rows.h): [rows][D]
   T* output;   // [Dv rounded up][rows]; few rows: [rows][Dv] until the last key
   T* max;
   T* sum;
@@ -26,15 +27,14 @@ struct ForwardPanel {
 template <class C>
 struct ForwardScratch {
   using T = typename C::Scalar;
+  using E = typename C::Element;
   static constexpr int M = C::kBroadcast;
 
   ForwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);
     // Packed or by rows, whichever the form of the tile is.
-    keys.by_key =
-        arena.take<T>(core::max64(by_key_size(sizes.dim_qk), row_tile_size<T>(sizes.dim_qk)));
-    values.by_dim =
-        arena.take<T>(core::max64(by_dim_size<T, M>(sizes.dim_v), row_tile_size<T>(sizes.dim_v)));
+    keys.by_key = arena.take<E>(tile_size<C>(by_key_size<E>(sizes.dim_qk), sizes.dim_qk));
+    values.by_dim = arena.take<E>(tile_size<C>(by_dim_size<E, M>(sizes.dim_v), sizes.dim_v));
     rows = arena.take<T>(core::max64(C::kRows, M) * padded_length<T>(longest));
     scores = arena.take<T>(kTileKeys * C::kRows);
     mask = arena.take<T>(kMaskBuffer<C>);
@@ -49,7 +49,7 @@ struct ForwardScratch {
   ForwardPanel<P> take_panel(const core::Sizes& sizes) {
     ForwardPanel<P> panel;
     panel.rows = arena.take<PanelRows<P>>(1);
-    panel.queries = arena.take<T>(round_up(sizes.dim_qk, M) * P::kRows);
+    panel.queries = arena.take<E>(steps_of<E>(round_up(sizes.dim_qk, M)) * P::kRows);
     panel.output = arena.take<T>(round_up(sizes.dim_v, M) * P::kRows);
     panel.max = arena.take<T>(P::kRows);
     panel.sum = arena.take<T>(P::kRows);
@@ -64,8 +64,8 @@ struct ForwardScratch {
   }
 
   Arena arena;
-  PackedTile<T> keys;
-  PackedTile<T> values;
+  PackedTile<E> keys;
+  PackedTile<E> values;
   NonFinite non_finite;
   T* rows;
   T* scores;

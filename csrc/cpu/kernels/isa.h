@@ -4,7 +4,11 @@
 // leaves the object file, so the linker can never share a vectorised copy with another ISA.
 #pragma once
 
-#if defined(FUSED_ATTENTION_ISA_AVX512)
+#if defined(FUSED_ATTENTION_ISA_AVX512_BF16)
+#define FUSED_ATTENTION_ISA_AVX512  // and avx512_bf16 beside
+#define FUSED_ATTENTION_ISA_NAMESPACE avx512_bf16
+#define FUSED_ATTENTION_VECTOR_BYTES 64
+#elif defined(FUSED_ATTENTION_ISA_AVX512)
 #define FUSED_ATTENTION_ISA_NAMESPACE avx512
 #define FUSED_ATTENTION_VECTOR_BYTES 64
 #elif defined(FUSED_ATTENTION_ISA_AVX2)
@@ -14,7 +18,7 @@
 #define FUSED_ATTENTION_ISA_NAMESPACE generic
 #define FUSED_ATTENTION_VECTOR_BYTES 16
 #else
-#error "compile with -DFUSED_ATTENTION_ISA_GENERIC, _AVX2 or _AVX512"
+#error "compile with -DFUSED_ATTENTION_ISA_GENERIC, _AVX2, _AVX512 or _AVX512_BF16"
 #endif
 
 #define FUSED_ATTENTION_BEGIN_ISA_NAMESPACE                       \

@@ -86,26 +86,27 @@ struct NonFinite {
 
 /// Elements between the groups of a tile packed by dim: one cache line more than the keys need, as
 /// groups a power of two apart would alias in L1.
-template <class T, int M>
-constexpr int kGroupStride = kTileKeys * M + 64 / static_cast<int>(sizeof(T));
+template <class E, int M>
+constexpr int kGroupStride = kTileKeys / Operand<E>::kDepth * M + 64 / static_cast<int>(sizeof(E));
 
 /// One packed tile of K or V, M keys or dims to a group; either part may be absent (nullptr).
 ///   by_key: [keys / M][D][M], zeros past the last key: the keys are the rows of a product.
 ///   by_dim: [D / M][kGroupStride / M][M], zeros past the last dim: the keys are summed over.
-template <class T>
+/// Of pairs, D is half as long in by_key, and the keys are in by_dim.
+template <class E>
 struct PackedTile {
-  T* by_key = nullptr;
-  T* by_dim = nullptr;
+  E* by_key = nullptr;
+  E* by_dim = nullptr;
 };
 
-template <class T, int M>
-FUSED_ATTENTION_INLINE Factors<T> factors_by_key(const PackedTile<T>& tile, std::int64_t dim) {
-  return {tile.by_key, M * dim, M, 1};
+template <class E, int M>
+FUSED_ATTENTION_INLINE Factors<E> factors_by_key(const PackedTile<E>& tile, std::int64_t dim) {
+  return {tile.by_key, M * steps_of<E>(dim), M, 1};
 }
 
-template <class T, int M>
-FUSED_ATTENTION_INLINE Factors<T> factors_by_dim(const PackedTile<T>& tile) {
-  return {tile.by_dim, kGroupStride<T, M>, M, 1};
+template <class E, int M>
+FUSED_ATTENTION_INLINE Factors<E> factors_by_dim(const PackedTile<E>& tile) {
+  return {tile.by_dim, kGroupStride<E, M>, M, 1};
 }
 
 /// Copies the rows of up to M keys, of which the first is at `to`, into their places by dim.
@@ -161,7 +162,7 @@ FUSED_ATTENTION_INLINE TileSource tile_source(const core::Problem& problem,
 }
 
 /// Packs a tile. `buffer`: M * padded_length(dim) elements.
-template <class T, int M>
+template <int M, class T>
 void pack_tile(const TileSource& x, T* buffer, PackedTile<T> tile, NonFinite* non_finite) {
   const auto [dtype, data, begin, stride_s, stride_d, count, dim] = x;
   const std::int64_t ld = padded_length<T>(dim);
@@ -197,10 +198,13 @@ void pack_tile(const TileSource& x, T* buffer, PackedTile<T> tile, NonFinite* no
 }
 
 /// Elements of a tile packed by key, and by dim.
-FUSED_ATTENTION_INLINE std::int64_t by_key_size(std::int64_t dim) { return kTileKeys * dim; }
-template <class T, int M>
+template <class E>
+FUSED_ATTENTION_INLINE std::int64_t by_key_size(std::int64_t dim) {
+  return kTileKeys * steps_of<E>(dim);
+}
+template <class E, int M>
 FUSED_ATTENTION_INLINE std::int64_t by_dim_size(std::int64_t dim) {
-  return core::ceil_div(dim, M) * kGroupStride<T, M>;
+  return core::ceil_div(dim, M) * kGroupStride<E, M>;
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE

@@ -13,17 +13,20 @@
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
-/// What a kernel is compiled for. `Score` and `Dropout` are the policies of the tile loop: a term
-/// of the score is a type with `apply(scores, span)`, and so on; see score.h.
-template <class Scalar_, int kVectors_, int kBroadcast_, class Score_>
+/// What a kernel is compiled for. `Element` is what the operands of its products are made of
+/// (gemm.h). `Score` and `Dropout` are the policies of the tile loop: a term of the score is a type
+/// with `apply(scores, span)`, and so on; see score.h.
+template <class Element_, int kVectors_, int kBroadcast_, class Score_>
 struct Config {
-  using Scalar = Scalar_;
+  using Element = Element_;
+  using Scalar = ScalarOf<Element>;
   using Score = Score_;
+  static constexpr bool kPaired = Operand<Element>::kDepth == 2;
   static constexpr int kVectors = kVectors_;
   static constexpr int kBroadcast = kBroadcast_;
   static constexpr int kRows = kVectors * kLanes<Scalar>;
   /// The panels that end a block, one vector less (or as many, if there is only one).
-  using Tail = Config<Scalar, kVectors == 1 ? 1 : kVectors - 1, kBroadcast, Score>;
+  using Tail = Config<Element, kVectors == 1 ? 1 : kVectors - 1, kBroadcast, Score>;
 };
 
 /// Calls f(config, panel, first row) for the panels of a block of `count` rows, in order: panels of

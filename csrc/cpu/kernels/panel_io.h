@@ -82,3 +82,7 @@ FUSED_ATTENTION_INLINE void store_panel(core::DType dtype, const core::Operand& 
 }
 
 FUSED_ATTENTION_END_ISA_NAMESPACE
+
+#if defined(FUSED_ATTENTION_ISA_AVX512_BF16)
+#include "pair_rows.h"
+#endif

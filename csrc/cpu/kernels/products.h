@@ -17,9 +17,16 @@ enum class TileForm {
   kFewRows,  // by rows, dims in the lanes
 };
 
+/// Elements of a tile's buffer, which holds it packed, or by rows where there is that form.
+template <class C>
+FUSED_ATTENTION_INLINE std::int64_t tile_size(std::int64_t packed, std::int64_t dim) {
+  return C::kPaired ? packed : core::max64(packed, row_tile_size<typename C::Scalar>(dim));
+}
+
 /// The form for a block of `count` query rows.
 template <class C>
 FUSED_ATTENTION_INLINE TileForm tile_form(std::int64_t count) {
+  if constexpr (C::kPaired) return TileForm::kPacked;
   if (C::kVectors == 1 && count <= kFewRows<typename C::Scalar>) return TileForm::kFewRows;
   return count <= kUnpackedPanels * C::kRows ? TileForm::kRows : TileForm::kPacked;
 }
@@ -37,17 +44,25 @@ FUSED_ATTENTION_INLINE RowAccess row_access(std::int64_t count) {
           .as_stored = count <= kRowsOnStoredHalf};
 }
 
-/// to[j][lane] = sum over d of keys[j][d] * rows[d][lane], for the keys of a span and on to the end
-/// of their group.
+/// to[j][lane] = [scale *] sum over d of keys[j][d] * rows[d][lane], for the keys of a span and on
+/// to the end of their group. Without a scale (nullptr) the sums are taken as they are.
 template <class C>
-FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, Factors<typename C::Scalar> keys,
+FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, Factors<typename C::Element> keys,
                                           std::int64_t dim, const PanelRows<C>&,
-                                          const typename C::Scalar* rows, typename C::Scalar* to) {
+                                          const typename C::Element* rows, typename C::Scalar* to,
+                                          const typename C::Scalar* scale = nullptr) {
+  using E = typename C::Element;
   constexpr int M = C::kBroadcast;
   keys.data += span.begin / M * keys.group;
-  multiply_groups<typename C::Scalar, M, C::kVectors, Into::kOverwrite>(
-      (span.end - span.begin + M - 1) / M, static_cast<int>(dim), keys, rows,
-      to + span.begin * C::kRows);
+  const int groups = (span.end - span.begin + M - 1) / M;
+  const int depth = static_cast<int>(steps_of<E>(dim));
+  to += span.begin * C::kRows;
+  if (scale != nullptr) {
+    multiply_groups<E, M, C::kVectors, Into::kScaleAndOverwrite>(groups, depth, keys, rows, to,
+                                                                 scale);
+  } else {
+    multiply_groups<E, M, C::kVectors, Into::kOverwrite>(groups, depth, keys, rows, to);
+  }
 }
 template <class C>
 FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, StoredTile<typename C::Scalar> keys,
@@ -57,24 +72,26 @@ FUSED_ATTENTION_INLINE void dot_with_keys(TileSpan span, StoredTile<typename C::
 }
 
 /// sums[d][lane] = alpha[lane] * sums[d][lane] + sum over the keys of a span of weights[j][lane] *
-/// values[j][d]. Without alpha (nullptr) the sums are taken as they are.
+/// values[j][d]. Without alpha (nullptr) the sums are taken as they are. Pairs of weights lie as
+/// the numbers do, those of keys j and j + 1 in row j / 2.
 template <class C>
-FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, Factors<typename C::Scalar> values,
+FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, Factors<typename C::Element> values,
                                           std::int64_t dim, const PanelRows<C>&,
                                           const typename C::Scalar* weights,
                                           const typename C::Scalar* alpha,
                                           typename C::Scalar* sums) {
-  using T = typename C::Scalar;
+  using E = typename C::Element;
   constexpr int M = C::kBroadcast;
   const int groups = static_cast<int>(core::ceil_div(dim, M));
-  values.data += span.begin * values.k_stride;
-  weights += span.begin * C::kRows;
+  const std::int64_t begin = span.begin / Operand<E>::kDepth;
+  const int depth = static_cast<int>(steps_of<E>(span.end) - begin);
+  values.data += begin * values.k_stride;
+  const E* rows = reinterpret_cast<const E*>(weights) + begin * C::kRows;
   if (alpha != nullptr) {
-    multiply_groups<T, M, C::kVectors, Into::kScaleThenAdd>(groups, span.end - span.begin, values,
-                                                            weights, sums, alpha);
+    multiply_groups<E, M, C::kVectors, Into::kScaleThenAdd>(groups, depth, values, rows, sums,
+                                                            alpha);
   } else {
-    multiply_groups<T, M, C::kVectors, Into::kAdd>(groups, span.end - span.begin, values, weights,
-                                                   sums);
+    multiply_groups<E, M, C::kVectors, Into::kAdd>(groups, depth, values, rows, sums);
   }
 }
 template <class C>
@@ -89,7 +106,7 @@ FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, StoredTile<typename C::
 
 /// Where those sums have element d of a lane's row.
 template <class C>
-FUSED_ATTENTION_INLINE std::int64_t place_of(Factors<typename C::Scalar>, std::int64_t, int lane,
+FUSED_ATTENTION_INLINE std::int64_t place_of(Factors<typename C::Element>, std::int64_t, int lane,
                                              std::int64_t d) {
   return d * C::kRows + lane;
 }

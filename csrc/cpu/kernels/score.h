@@ -25,7 +25,7 @@ struct PlainScore {
 template <class C, class Keys>
 FUSED_ATTENTION_INLINE bool score_tile(const core::Problem& problem, const PanelRows<C>& rows,
                                        std::int64_t tile_first, TileSpan span, const Keys& keys,
-                                       const typename C::Scalar* queries,
+                                       const typename C::Element* queries,
                                        typename C::Scalar* mask_buffer,
                                        typename C::Scalar* scores) {
   using T = typename C::Scalar;
@@ -35,7 +35,12 @@ FUSED_ATTENTION_INLINE bool score_tile(const core::Problem& problem, const Panel
     mask = load_mask_tile<C>(problem.mask, rows, tile_first, span, mask_buffer);
     if (mask.kind == MaskTile<T>::Kind::kHidesAll) return false;
   }
-  dot_with_keys<C>(span, keys, problem.sizes.dim_qk, rows, queries, scores);
+  if constexpr (C::kPaired) {  // their queries are as they are stored
+    const T scale = static_cast<T>(problem.scale);
+    dot_with_keys<C>(span, keys, problem.sizes.dim_qk, rows, queries, scores, &scale);
+  } else {
+    dot_with_keys<C>(span, keys, problem.sizes.dim_qk, rows, queries, scores);
+  }
   C::Score::template forward<C>(scores, span, rows);
   if (masked) apply_mask_tile<C>(mask, span, scores);
   // After the mask, which keeps every sum finite: what is hidden by the band stays -inf.

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "isa.h"
+
 #if defined(FUSED_ATTENTION_ISA_AVX2) || defined(FUSED_ATTENTION_ISA_AVX512)
 #include <immintrin.h>
 #endif
-
-#include "isa.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
@@ -86,13 +86,13 @@ FUSED_ATTENTION_INLINE Vec<double> max_or_second(Vec<double> a, Vec<double> b) {
 /// scheduler that waits for one chain would be full before it reaches the next.
 constexpr int kInTurn = 4;
 
-/// Calls f(i, count) for begin <= i < end in groups: count is a constant, kInTurn, or 1 for the
-/// rest.
-template <class F>
+/// Calls f(i, count) for begin <= i < end in groups: count is a constant, kInTurn, or kLeast for
+/// the rest, which is a multiple of it.
+template <int kLeast = 1, class F>
 FUSED_ATTENTION_INLINE void for_each_in_turn(int begin, int end, const F& f) {
   int i = begin;
   for (; i + kInTurn <= end; i += kInTurn) f(i, std::integral_constant<int, kInTurn>{});
-  for (; i < end; ++i) f(i, std::integral_constant<int, 1>{});
+  for (; i < end; i += kLeast) f(i, std::integral_constant<int, kLeast>{});
 }
 
 // exp by e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2) / 2, a minimax polynomial for 2 e^r (so

@@ -34,6 +34,10 @@ constexpr int kRowsOnStoredHalf = 4;
 /// Where so many panels or fewer share a tile, packing it costs more than it saves.
 constexpr int kUnpackedPanels = 2;
 
+/// Fewer rows than this leave pairs of bf16 (bf16_pairs.h) to the kernels of avx512, which need not
+/// pack a tile for them.
+constexpr int kLeastPairedRows = 8;
+
 /// Keys of a tile: scores of a panel stay in L1 (128 keys x 32 rows x 4 bytes = 16 KiB), and
 /// packing is spread over enough rows.
 constexpr int kTileKeys = 128;

@@ -17,6 +17,9 @@ class ContractTest : public testing::TestWithParam<std::string> {
   void TearDown() override { at::set_num_threads(2); }
 };
 
+/// What products are made of differs: numbers, or on one ISA pairs of bf16.
+constexpr DType kOperandTypes[] = {DType::kFloat32, DType::kBFloat16};
+
 bool same_bits(const Call& a, const Call& b) {
   return a.out.memory == b.out.memory && a.lse == b.lse && a.dq.memory == b.dq.memory &&
          a.dk.memory == b.dk.memory && a.dv.memory == b.dv.memory;
@@ -35,15 +38,18 @@ TEST_P(ContractTest, ResultsAreBitwiseEqualForEveryThreadCount) {
       {.name = "window", .sizes = {1, 2, 1, 900, 900, 16, 16}, .left = 200, .right = 0},
       {.name = "mask", .sizes = {1, 2, 1, 500, 300, 16, 16}, .mask = MaskKind::kBool},
   };
-  for (const Case& c : cases) {
-    at::set_num_threads(1);
-    Call one(c);
-    one.run();
-    for (const int threads : {2, 3, 4, 16}) {
-      at::set_num_threads(threads);
-      Call many(c);
-      many.run();
-      EXPECT_TRUE(same_bits(one, many)) << c.name << " with " << threads << " threads";
+  for (const DType dtype : kOperandTypes) {
+    for (Case c : cases) {
+      c.dtype = dtype;
+      at::set_num_threads(1);
+      Call one(c);
+      one.run();
+      for (const int threads : {2, 3, 4, 16}) {
+        at::set_num_threads(threads);
+        Call many(c);
+        many.run();
+        EXPECT_TRUE(same_bits(one, many)) << c.name << " with " << threads << " threads";
+      }
     }
   }
 }
@@ -109,9 +115,12 @@ TEST_P(ContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
       // head dims one is whole vectors, and read where it is.
       for (const std::int64_t seq_q : {70, 10, 1}) {
         for (const std::int64_t dim : {24, 32}) {
-          SCOPED_TRACE(seq_q);
-          expect_hidden_poison_changes_nothing(
-              {.name = "hidden", .sizes = {1, 4, 2, seq_q, 200, dim, dim}}, poison, by_mask);
+          for (const DType dtype : kOperandTypes) {
+            SCOPED_TRACE(seq_q);
+            expect_hidden_poison_changes_nothing(
+                {.name = "hidden", .dtype = dtype, .sizes = {1, 4, 2, seq_q, 200, dim, dim}},
+                poison, by_mask);
+          }
         }
       }
     }
@@ -122,15 +131,18 @@ TEST_P(ContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
 constexpr std::int64_t kQueryLengths[] = {100, 10, 2};
 
 /// Causal, so that the second half of the rows, and no other, sees key 60.
-Case half_sees_key_60(std::int64_t seq_q) {
+Case half_sees_key_60(std::int64_t seq_q, DType dtype) {
   return {.name = "seen",
+          .dtype = dtype,
           .sizes = {1, 2, 1, seq_q, 100, 16, 16},
           .causal = true,
           .offset = 60 - seq_q / 2};
 }
 
-void expect_poison_reaches_only_rows_that_see_it(std::int64_t seq_q, double poison, bool in_value) {
-  const Case c = half_sees_key_60(seq_q);
+void expect_poison_reaches_only_rows_that_see_it(std::int64_t seq_q, DType dtype, double poison,
+                                                 bool in_value) {
+  const Case c = half_sees_key_60(seq_q, dtype);
+  const double rounding = dtype == DType::kFloat32 ? 1e-6 : 1.0 / 256;
   Call clean(c);
   Call poisoned(c);
   (in_value ? poisoned.v : poisoned.k).set(0, 0, 60, 3, poison);
@@ -143,7 +155,7 @@ void expect_poison_reaches_only_rows_that_see_it(std::int64_t seq_q, double pois
       EXPECT_EQ(poisoned.dq.get(0, 1, i, 3), clean.dq.get(0, 1, i, 3)) << "row " << i;
     } else if (in_value) {
       EXPECT_FALSE(std::isfinite(got)) << "row " << i;
-      EXPECT_NEAR(poisoned.out.get(0, 1, i, 4), clean.out.get(0, 1, i, 4), 1e-6) << "row " << i;
+      EXPECT_NEAR(poisoned.out.get(0, 1, i, 4), clean.out.get(0, 1, i, 4), rounding) << "row " << i;
     } else if (std::isnan(poison)) {
       EXPECT_TRUE(std::isnan(got)) << "row " << i;
     }
@@ -154,15 +166,17 @@ TEST_P(ContractTest, NonFiniteKeyOrValueReachesOnlyTheRowsThatSeeIt) {
   for (const std::int64_t seq_q : kQueryLengths) {
     for (const double poison : {std::nan(""), kInf}) {
       for (const bool in_value : {false, true}) {
-        SCOPED_TRACE(seq_q);
-        expect_poison_reaches_only_rows_that_see_it(seq_q, poison, in_value);
+        for (const DType dtype : kOperandTypes) {
+          SCOPED_TRACE(seq_q);
+          expect_poison_reaches_only_rows_that_see_it(seq_q, dtype, poison, in_value);
+        }
       }
     }
   }
 }
 
-void expect_poison_reaches_only_keys_that_are_seen(std::int64_t seq_q, bool in_grad) {
-  const Case c = half_sees_key_60(seq_q);
+void expect_poison_reaches_only_keys_that_are_seen(std::int64_t seq_q, DType dtype, bool in_grad) {
+  const Case c = half_sees_key_60(seq_q, dtype);
   Call clean(c);
   Call poisoned(c);
   (in_grad ? poisoned.grad : poisoned.q).set(0, 1, seq_q / 2, 3, std::nan(""));
@@ -185,26 +199,62 @@ void expect_poison_reaches_only_keys_that_are_seen(std::int64_t seq_q, bool in_g
 TEST_P(ContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSees) {
   for (const std::int64_t seq_q : kQueryLengths) {
     for (const bool in_grad : {false, true}) {
-      SCOPED_TRACE(seq_q);
-      expect_poison_reaches_only_keys_that_are_seen(seq_q, in_grad);
+      for (const DType dtype : kOperandTypes) {
+        SCOPED_TRACE(seq_q);
+        expect_poison_reaches_only_keys_that_are_seen(seq_q, dtype, in_grad);
+      }
     }
   }
 }
 
-TEST_P(ContractTest, GradientOfRowsThatSeeNothingCountsForNothing) {
-  const Case c{.name = "empty", .sizes = {1, 2, 1, 40, 40, 8, 8}, .causal = true, .offset = -10};
-  Call clean(c);
-  Call poisoned(c);
-  for (std::int64_t i = 0; i < 10; ++i) {
-    poisoned.grad.set(0, 0, i, 2, std::nan(""));
-    poisoned.q.set(0, 1, i, 2, kInf);
+TEST_P(ContractTest, LargeDotsWithATinyScaleHaveTheRightScores) {
+  // The sum of q k overflows fp32, the score is 1 or 0.
+  for (const DType dtype : kOperandTypes) {
+    Call call({.name = "tiny_scale", .dtype = dtype, .sizes = {1, 1, 1, 40, 2, 64, 8}});
+    call.forward.problem.scale = call.backward.problem.scale = 0x1p-130;
+    call.q.fill([](auto...) { return 0x1p+62; });
+    call.k.fill([](auto, auto, auto j, auto) { return j == 0 ? 0x1p+62 : 0; });
+    call.v.fill([](auto, auto, auto j, auto) { return j == 0 ? 1.0 : 0.0; });
+    cpu::forward(call.forward);
+    EXPECT_NEAR(call.out.get(0, 0, 39, 3), 1 / (1 + std::exp(-1.0)), 1.0 / 256);
+    EXPECT_NEAR(call.lse_at(39), std::log(1 + std::exp(1.0)), 1e-5);
   }
-  clean.run();
-  poisoned.run();
-  EXPECT_TRUE(same_bits(clean, poisoned));
-  EXPECT_EQ(poisoned.out.get(0, 0, 3, 0), 0);
-  EXPECT_EQ(poisoned.lse_at(3), -kInf);
-  EXPECT_EQ(poisoned.dq.get(0, 1, 3, 2), 0);
+}
+
+TEST_P(ContractTest, VisibleKeyWithAScoreOfMinusInfinityHasNoGradientOfItsValue) {
+  // Lanes without a row have 0 * Inf = NaN where every row has -Inf: 41 rows leave some.
+  for (const DType dtype : kOperandTypes) {
+    Call call({.name = "minus_inf", .dtype = dtype, .sizes = {1, 1, 1, 41, 100, 16, 16}});
+    call.q.fill([](auto...) { return -1.0; });
+    for (std::int64_t d = 0; d < 16; ++d) call.k.set(0, 0, 60, d, kInf);
+    call.run();
+    for (std::int64_t j = 0; j < 100; ++j) {
+      EXPECT_TRUE(std::isfinite(call.dv.get(0, 0, j, 3))) << j;
+    }
+    EXPECT_EQ(call.dv.get(0, 0, 60, 3), 0);
+  }
+}
+
+TEST_P(ContractTest, GradientOfRowsThatSeeNothingCountsForNothing) {
+  for (const DType dtype : kOperandTypes) {
+    const Case c{.name = "empty",
+                 .dtype = dtype,
+                 .sizes = {1, 2, 1, 40, 40, 8, 8},
+                 .causal = true,
+                 .offset = -10};
+    Call clean(c);
+    Call poisoned(c);
+    for (std::int64_t i = 0; i < 10; ++i) {
+      poisoned.grad.set(0, 0, i, 2, std::nan(""));
+      poisoned.q.set(0, 1, i, 2, kInf);
+    }
+    clean.run();
+    poisoned.run();
+    EXPECT_TRUE(same_bits(clean, poisoned));
+    EXPECT_EQ(poisoned.out.get(0, 0, 3, 0), 0);
+    EXPECT_EQ(poisoned.lse_at(3), -kInf);
+    EXPECT_EQ(poisoned.dq.get(0, 1, 3, 2), 0);
+  }
 }
 
 TEST_P(ContractTest, HugeScoresHaveTheRightGradients) {
