@@ -23,16 +23,16 @@ struct ForwardPlan {
 };
 
 /// Items: (b, kv head) x row block x chunk of keys. The blocks of one head add to the same
-/// accumulators (dK and dV in the computing type), always in the order of their rows; the chunks of
-/// one block have a dQ each, summed in the order of the keys. So results do not depend on who runs
-/// what.
+/// accumulators (dK and dV in the computing type), always in the order of their rows; where there
+/// is only one, they hold a tile of keys at a time. The chunks of one block have a dQ each, summed
+/// in the order of the keys. So results do not depend on who runs what.
 struct BackwardPlan {
   core::RowSchedule rows;
   std::int64_t key_tiles = 0;
   std::int64_t chunks = 1;             // of keys per row block
   std::int64_t chunk_tiles = 0;        // key tiles of a chunk
   std::int64_t scratch_bytes = 0;      // per thread
-  std::int64_t accumulator_bytes = 0;  // per (b, kv head)
+  std::int64_t accumulator_bytes = 0;  // per (b, kv head); with one row block, per thread
   std::int64_t partial_bytes = 0;      // per (b, kv head) and row block, when chunks > 1
   int variant = 0;
 };
@@ -51,7 +51,7 @@ struct TileOrder {
 
 struct BackwardMemory {
   void* scratch = nullptr;       // of the thread
-  void* accumulators = nullptr;  // of the head
+  void* accumulators = nullptr;  // of the head, or of the thread
   void* partial = nullptr;       // of the head and row block; unused when chunks == 1
   TileOrder order = {};          // of the head
 };

@@ -96,26 +96,32 @@ void backward(const core::BackwardProblem& call) {
     return;
   }
   // Few heads: threads share one, each with a block of rows, and follow each other over its key
-  // tiles. Who finishes the last chunk of a row block merges it.
-  const c10::DataPtr accumulators = allocate(heads * plan.accumulator_bytes);
+  // tiles; or, with one block, each with a chunk of the keys. Who finishes the last chunk of a row
+  // block merges it.
+  const bool shared = blocks > 1;
+  const std::int64_t own_bytes = shared ? 0 : plan.accumulator_bytes;
+  const c10::DataPtr accumulators = allocate(shared ? heads * plan.accumulator_bytes : 0);
   const c10::DataPtr partials = allocate(heads * blocks * plan.partial_bytes);
   std::vector<std::int32_t> finished_blocks(static_cast<std::size_t>(heads * plan.key_tiles));
   std::vector<std::atomic<std::int64_t>> finished_chunks(static_cast<std::size_t>(heads * blocks));
   const std::int64_t items = heads * plan.chunks * blocks;
-  for_each_item(items, plan.scratch_bytes, threads, [&](std::int64_t item, void* scratch) {
+  const auto work = [&](std::int64_t item, void* scratch) {
     const std::int64_t head = item / (plan.chunks * blocks);
     const std::int64_t block = item % blocks;
     const std::int64_t pair = head * blocks + block;
     const BackwardMemory memory{
         .scratch = scratch,
-        .accumulators = static_cast<char*>(accumulators.get()) + head * plan.accumulator_bytes,
+        .accumulators = shared
+                            ? static_cast<char*>(accumulators.get()) + head * plan.accumulator_bytes
+                            : static_cast<char*>(scratch) + plan.scratch_bytes,
         .partial = static_cast<char*>(partials.get()) + pair * plan.partial_bytes,
         .order = {finished_blocks.data() + head * plan.key_tiles}};
     kernels.backward_item(call, plan, {head, block, item / blocks % plan.chunks}, memory);
     if (plan.chunks == 1) return;
     if (++finished_chunks[static_cast<std::size_t>(pair)] < plan.chunks) return;
     kernels.backward_merge(call, plan, {head, block, 0}, memory);
-  });
+  };
+  for_each_item(items, plan.scratch_bytes + own_bytes, threads, work);
 }
 
 }  // namespace fused_attention::cpu

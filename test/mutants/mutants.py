@@ -357,6 +357,18 @@ CUT = (
         "zero of dK or dV keeps the sign of its cut", BACKWARD, " * factor + T(0);", " * factor;"
     ),
     mutant(
+        "tiles share their sums though rows come in blocks",
+        BACKWARD_TILE,
+        "tile_stride = row_blocks > 1 ? kTileKeys : 0;",
+        "tile_stride = 0;",
+    ),
+    mutant(
+        "sums of a tile are not cleared for the next",
+        BACKWARD,
+        "if (item.block > 0) return;",
+        "if (item.block > 0 || tile > item.chunk * plan.chunk_tiles) return;",
+    ),
+    mutant(
         "subnormal half is read through a denormal float",
         CONVERT,
         "bit_cast<float>(magnitude + kRebias + 0x00800000U) - 0x1p-14F",

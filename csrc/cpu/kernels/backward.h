@@ -23,14 +23,14 @@ FUSED_ATTENTION_INLINE void finish_turn(TileOrder order, std::int64_t tile, std:
   __atomic_store_n(order.finished + tile, static_cast<std::int32_t>(block + 1), __ATOMIC_RELEASE);
 }
 
-/// Writes the finished rows of dK or dV times `factor`, a zero as +0 (see store_panel).
+/// Writes the finished rows of dK or dV of a tile times `factor`, a zero as +0 (see store_panel).
 template <class T>
 void write_key_gradient(core::DType dtype, const core::Operand& to, const core::RowBlock& block,
                         std::int64_t first, int count, int dim, T factor, T* sums,
                         std::int64_t ld) {
   if (to.data == nullptr) return;
   for (int j = 0; j < count; ++j) {
-    T* row = sums + (first + j) * ld;
+    T* row = sums + j * ld;
     for (int d = 0; d < dim; ++d) row[d] = row[d] * factor + T(0);
     store_row(dtype, to.data,
               block.batch * to.stride_b + block.head_kv * to.stride_h + (first + j) * to.stride_s,
@@ -104,7 +104,7 @@ void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, 
   // Rows of pairs are not scaled.
   const T key_factor = C::kPaired ? static_cast<T>(problem.scale) : T(1);
   BackwardScratch<C> scratch(sizes, plan.rows.block_rows, memory.scratch);
-  const KeyGradients<T> sums(sizes, memory.accumulators);
+  const KeyGradients<T> all_sums(sizes, plan.rows.blocks, memory.accumulators);
   // The products of few rows write the lanes of those only; the others take part in what follows.
   if (form == TileForm::kFewRows) {
     __builtin_memset(scratch.weights, 0, sizeof(T) * kTileKeys * C::kRows);
@@ -125,12 +125,13 @@ void backward_item(const core::BackwardProblem& call, const BackwardPlan& plan, 
   for (std::int64_t tile = item.chunk * plan.chunk_tiles; tile < last_tile; ++tile) {
     const std::int64_t first = tile * kTileKeys;
     const int count = static_cast<int>(core::min64(kTileKeys, sizes.seq_k - first));
+    const KeyGradients<T> sums = all_sums.of_tile(tile);
     const auto take_turn = [&] {
       wait_for_turn(memory.order, tile, item.block);
       if (item.block > 0) return;
       const auto keys = static_cast<std::size_t>(round_up(count, M));
-      __builtin_memset(sums.key + first * sums.ld_key, 0, sizeof(T) * keys * sums.ld_key);
-      __builtin_memset(sums.value + first * sums.ld_value, 0, sizeof(T) * keys * sums.ld_value);
+      __builtin_memset(sums.key, 0, sizeof(T) * keys * sums.ld_key);
+      __builtin_memset(sums.value, 0, sizeof(T) * keys * sums.ld_value);
     };
     if (first < seen_keys.end && first + count > seen_keys.begin) {
       // Inlined for each form, so that the strides of a packed tile are constants in the products.
@@ -212,7 +213,7 @@ BackwardPlan plan_backward(const core::BackwardProblem& call, int variant, std::
   plan.chunks = cut.chunks;
   plan.chunk_tiles = cut.chunk_tiles;
   plan.scratch_bytes = BackwardScratch<C>(sizes, plan.rows.block_rows, nullptr).bytes;
-  plan.accumulator_bytes = KeyGradients<T>(sizes, nullptr).bytes;
+  plan.accumulator_bytes = KeyGradients<T>(sizes, plan.rows.blocks, nullptr).bytes;
   if (plan.chunks > 1) {
     plan.partial_bytes = plan.rows.block_rows / C::kRows * plan.chunks *
                          grad_queries_size<C>(sizes) * static_cast<std::int64_t>(sizeof(T));

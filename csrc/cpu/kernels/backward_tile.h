@@ -1,5 +1,5 @@
 // Backward pass of one panel of query rows and one tile of keys: rebuild P, form dS, and add to dV,
-// dK (accumulators of the (b, kv head) pair, row-major) and dQ (of the panel).
+// dK (accumulators of the tile, row-major) and dQ (of the panel).
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,28 @@
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 
-/// dK as [Sk][D padded] and dV as [Sk][Dv padded], rounded up to whole tiles.
+/// Sums for dK as [keys][D padded] and dV as [keys][Dv padded], of all tiles of a (b, kv head)
+/// pair; or of one at a time, where the rows are one block, which finishes a tile before the next.
 template <class T>
 struct KeyGradients {
-  KeyGradients(const core::Sizes& sizes, void* base)
+  KeyGradients(const core::Sizes& sizes, std::int64_t row_blocks, void* base)
       : ld_key(padded_length<T>(sizes.dim_qk)), ld_value(padded_length<T>(sizes.dim_v)) {
     Arena arena(base);
-    const std::int64_t keys = round_up(sizes.seq_k, kTileKeys);
+    const std::int64_t keys = row_blocks > 1 ? round_up(sizes.seq_k, kTileKeys) : kTileKeys;
     key = arena.take<T>(keys * ld_key);
     value = arena.take<T>(keys * ld_value);
+    tile_stride = row_blocks > 1 ? kTileKeys : 0;
     bytes = arena.bytes();
+  }
+  KeyGradients of_tile(std::int64_t tile) const {
+    KeyGradients sums = *this;
+    sums.key += tile * tile_stride * ld_key;
+    sums.value += tile * tile_stride * ld_value;
+    return sums;
   }
   std::int64_t ld_key;
   std::int64_t ld_value;
+  std::int64_t tile_stride;  // in keys
   T* key;
   T* value;
   std::int64_t bytes;
@@ -121,8 +130,7 @@ void add_non_finite_grads(const core::BackwardProblem& call, const BackwardPanel
     for (int j = span.begin; j < span.end; ++j) {
       if (!sees<C>(call.problem, rows, lane, tile_first + j)) continue;
       for (int d = 0; d < dim; ++d) {
-        sums.value[(tile_first + j) * sums.ld_value + d] +=
-            row_weight_of<C>(weights, j, lane) * buffer[d];
+        sums.value[j * sums.ld_value + d] += row_weight_of<C>(weights, j, lane) * buffer[d];
       }
     }
   }
@@ -154,7 +162,7 @@ FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, int rows, const typen
 }
 
 /// One panel against one tile, all in one of the forms of products.h. `summed_keys`: the keys
-/// without those that are not finite.
+/// without those that are not finite. `sums`: of the tile.
 template <class C, class Tile, class Scratch>
 FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
                                           std::int64_t tile_first, TileSpan span, const Tile& keys,
@@ -197,7 +205,7 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
 
   if (call.grad_value.data != nullptr) {
     accumulate_keys<C>(span, panel.rows->count, scratch.weight_rows, panel.grads, sizes.dim_v,
-                       sums.value + tile_first * sums.ld_value, sums.ld_value);
+                       sums.value, sums.ld_value);
     if (panel.non_finite[0] > 0) {
       add_non_finite_grads<C>(call, panel, tile_first, span, scratch.weight_rows, scratch.rows,
                               sums);
@@ -207,7 +215,7 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
   C::Score::template backward<C>(scratch.grad_scores, span, *panel.rows);
   if (call.grad_key.data != nullptr) {
     accumulate_keys<C>(span, panel.rows->count, scratch.grad_score_rows, panel.queries,
-                       sizes.dim_qk, sums.key + tile_first * sums.ld_key, sums.ld_key);
+                       sizes.dim_qk, sums.key, sums.ld_key);
   }
   if (call.grad_query.data != nullptr) {
     sum_over_keys<C>(span, summed_keys, sizes.dim_qk, *panel.rows, scratch.grad_scores, nullptr,
