@@ -39,7 +39,7 @@ struct BackwardScratch {
   using T = typename C::Scalar;
   using E = typename C::Element;
   static constexpr int M = C::kBroadcast;
-  static constexpr int kDepth = Operand<E>::kDepth;
+  static constexpr int kDepth = ElementTraits<E>::kDepth;
 
   BackwardScratch(const core::Sizes& sizes, std::int64_t block_rows, void* base) : arena(base) {
     const std::int64_t longest = core::max64(sizes.dim_qk, sizes.dim_v);

@@ -89,7 +89,7 @@ void weights_and_grad_scores(TileSpan span, const BackwardPanel<C>& panel, bool 
         store_weights<C>(grad, grad_scores + first / 2 * C::kRows + v * L);
       }
     };
-    for_each_in_turn<Operand<typename C::Element>::kDepth>(span.begin, span.end, weigh);
+    for_each_in_turn<ElementTraits<typename C::Element>::kDepth>(span.begin, span.end, weigh);
   }
 }
 
@@ -145,7 +145,7 @@ FUSED_ATTENTION_INLINE void accumulate_keys(TileSpan span, int rows, const typen
   using T = typename C::Scalar;
   using E = typename C::Element;
   constexpr int M = C::kBroadcast;
-  constexpr int kSteps = C::kRows / Operand<E>::kDepth;
+  constexpr int kSteps = C::kRows / ElementTraits<E>::kDepth;
   const int vectors = static_cast<int>(core::ceil_div(dim, kLanes<T>));
   const auto accumulate = [&](int depth) FUSED_ATTENTION_LAMBDA {
     for (int j = span.begin; j < span.end; j += M) {
@@ -195,7 +195,7 @@ FUSED_ATTENTION_INLINE void backward_tile(const core::BackwardProblem& call,
     weights_and_grad_scores<C, false>(span, panel, want_grad_scores, scratch);
   }
   // The products below take whole groups of keys.
-  constexpr int kRowSize = C::kRows / Operand<E>::kDepth;
+  constexpr int kRowSize = C::kRows / ElementTraits<E>::kDepth;
   const auto rest = static_cast<std::size_t>((round_up(span.end, M) - span.end) * kRowSize);
   if constexpr (C::kPaired) {
     if (panel.rows->count % 2 != 0) drop_row_without_lane<C>(span, panel.rows->count, scratch);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "convert.h"
-#include "operand.h"
+#include "element.h"
 #include "simd.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
@@ -20,7 +20,7 @@ struct BFloat16Pair {
   Bits bits;
 };
 template <>
-struct Operand<BFloat16Pair> {
+struct ElementTraits<BFloat16Pair> {
   using Scalar = float;
   static constexpr int kDepth = 2;
 };

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "convert.h"
-#include "operand.h"
+#include "element.h"
 #include "simd.h"
 
 FUSED_ATTENTION_BEGIN_ISA_NAMESPACE

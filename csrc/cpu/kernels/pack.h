@@ -87,7 +87,8 @@ struct NonFinite {
 /// Elements between the groups of a tile packed by dim: one cache line more than the keys need, as
 /// groups a power of two apart would alias in L1.
 template <class E, int M>
-constexpr int kGroupStride = kTileKeys / Operand<E>::kDepth * M + 64 / static_cast<int>(sizeof(E));
+constexpr int kGroupStride =
+    kTileKeys / ElementTraits<E>::kDepth * M + 64 / static_cast<int>(sizeof(E));
 
 /// One packed tile of K or V, M keys or dims to a group; either part may be absent (nullptr).
 ///   by_key: [keys / M][D][M], zeros past the last key: the keys are the rows of a product.

@@ -21,7 +21,7 @@ struct Config {
   using Element = Element_;
   using Scalar = ScalarOf<Element>;
   using Score = Score_;
-  static constexpr bool kPaired = Operand<Element>::kDepth == 2;
+  static constexpr bool kPaired = ElementTraits<Element>::kDepth == 2;
   static constexpr int kVectors = kVectors_;
   static constexpr int kBroadcast = kBroadcast_;
   static constexpr int kRows = kVectors * kLanes<Scalar>;

@@ -83,7 +83,7 @@ FUSED_ATTENTION_INLINE void sum_over_keys(TileSpan span, Factors<typename C::Ele
   using E = typename C::Element;
   constexpr int M = C::kBroadcast;
   const int groups = static_cast<int>(core::ceil_div(dim, M));
-  const std::int64_t begin = span.begin / Operand<E>::kDepth;
+  const std::int64_t begin = span.begin / ElementTraits<E>::kDepth;
   const int depth = static_cast<int>(steps_of<E>(span.end) - begin);
   values.data += begin * values.k_stride;
   const E* rows = reinterpret_cast<const E*>(weights) + begin * C::kRows;

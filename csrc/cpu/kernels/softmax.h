@@ -72,9 +72,9 @@ void softmax_tile(TileSpan span, typename C::Scalar* scores, typename C::Scalar*
       exp_nonpositive<T>(weight);
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) total += weight[i];
-      store_weights<C>(weight, column + j / Operand<typename C::Element>::kDepth * C::kRows);
+      store_weights<C>(weight, column + j / ElementTraits<typename C::Element>::kDepth * C::kRows);
     };
-    for_each_in_turn<Operand<typename C::Element>::kDepth>(span.begin, span.end, weigh);
+    for_each_in_turn<ElementTraits<typename C::Element>::kDepth>(span.begin, span.end, weigh);
     store(max + v * L, largest);
     store(sum + v * L, load(sum + v * L) * rescale + total);
     store(alpha + v * L, rescale);

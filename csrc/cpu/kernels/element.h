@@ -10,17 +10,17 @@ FUSED_ATTENTION_BEGIN_ISA_NAMESPACE
 /// Numbers, or pairs of them (bf16_pairs.h), of which a step of the micro-kernel multiplies and
 /// adds kDepth at once.
 template <class E>
-struct Operand {
+struct ElementTraits {
   using Scalar = E;  // of the sums
   static constexpr int kDepth = 1;
 };
 template <class E>
-using ScalarOf = typename Operand<E>::Scalar;
+using ScalarOf = typename ElementTraits<E>::Scalar;
 
 /// Steps of a product over n numbers.
 template <class E>
 FUSED_ATTENTION_INLINE constexpr std::int64_t steps_of(std::int64_t n) {
-  return (n + Operand<E>::kDepth - 1) / Operand<E>::kDepth;
+  return (n + ElementTraits<E>::kDepth - 1) / ElementTraits<E>::kDepth;
 }
 
 template <class V>
