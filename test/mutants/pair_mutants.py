@@ -41,9 +41,6 @@ PAIR_MUTANTS = (
         "strides of elements are ignored", PAIR_ROWS, "from + i * stride, 2);", "from + i, 2);"
     ),
     pair_mutant(
-        "dims in the last group are not zeroed", PAIR_ROWS, "d + i < dim ? first", "true ? first"
-    ),
-    pair_mutant(
         "value of NaN meets weights of 0",
         PAIR_ROWS,
         "if (!check.all_finite()) {\n    remove",

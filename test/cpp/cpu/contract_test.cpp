@@ -58,12 +58,12 @@ void expect_hidden_poison_changes_nothing(Case c, double poison, bool by_mask) {
   if (by_mask) {
     c.mask = MaskKind::kBoolPerKey;
   } else {
-    c.causal = true;  // the last row sees keys up to 69
-    c.offset = 70 - c.sizes.seq_q;
+    c.causal = true;  // the last row sees keys up to 70, which is the first of a pair
+    c.offset = 71 - c.sizes.seq_q;
   }
   Call clean(c);
   Call poisoned(c);
-  const auto hidden = [&](std::int64_t j) { return by_mask ? j % 7 == 2 : j >= 70; };
+  const auto hidden = [&](std::int64_t j) { return by_mask ? j % 7 == 2 : j >= 71; };
   for (std::int64_t j = 0; j < 200; ++j) {
     if (!hidden(j)) continue;
     for (std::int64_t d = 0; d < 24; d += 5) {
@@ -111,6 +111,11 @@ TEST_P(ContractTest, SignsOfZerosAreEqualForEveryThreadCount) {
 TEST_P(ContractTest, NonFiniteKeysAndValuesThatNobodySeesChangeNothing) {
   for (const double poison : {std::nan(""), kInf, -kInf}) {
     for (const bool by_mask : {false, true}) {
+      for (const DType dtype : kOperandTypes) {  // rows of one position, which see the same keys
+        expect_hidden_poison_changes_nothing(
+            {.name = "one_position", .dtype = dtype, .sizes = {1, 20, 2, 1, 200, 24, 24}}, poison,
+            by_mask);
+      }
       // Many rows have K and V packed, some have them by rows, few have dims in the lanes; of the
       // head dims one is whole vectors, and read where it is.
       for (const std::int64_t seq_q : {70, 10, 1}) {
@@ -177,6 +182,7 @@ TEST_P(ContractTest, NonFiniteKeyOrValueReachesOnlyTheRowsThatSeeIt) {
 
 void expect_poison_reaches_only_keys_that_are_seen(std::int64_t seq_q, DType dtype, bool in_grad) {
   const Case c = half_sees_key_60(seq_q, dtype);
+  const double rounding = dtype == DType::kFloat32 ? 1e-6 : 1.0 / 256;
   Call clean(c);
   Call poisoned(c);
   (in_grad ? poisoned.grad : poisoned.q).set(0, 1, seq_q / 2, 3, std::nan(""));
@@ -189,6 +195,8 @@ void expect_poison_reaches_only_keys_that_are_seen(std::int64_t seq_q, DType dty
     if (seen) {
       EXPECT_TRUE(std::isnan(dk)) << j;
       EXPECT_TRUE(std::isnan(dv)) << j;
+      const double other = poisoned.dv.get(0, 0, j, 4);
+      if (in_grad) EXPECT_NEAR(other, clean.dv.get(0, 0, j, 4), rounding) << j;
     } else {
       EXPECT_EQ(dk, clean.dk.get(0, 0, j, 3)) << j;
       EXPECT_EQ(dv, clean.dv.get(0, 0, j, 3)) << j;
@@ -204,6 +212,16 @@ TEST_P(ContractTest, NonFiniteQueryOrGradientReachesOnlyTheKeysItsRowSees) {
         expect_poison_reaches_only_keys_that_are_seen(seq_q, dtype, in_grad);
       }
     }
+  }
+}
+
+TEST_P(ContractTest, AverageOfOnesIsOne) {
+  // Weights that are rounded for the product have errors of both signs, which cancel.
+  for (const DType dtype : kOperandTypes) {
+    Call call({.name = "ones", .dtype = dtype, .sizes = {1, 1, 1, 40, 1000, 64, 8}});
+    call.v.fill([](auto...) { return 1.0; });
+    cpu::forward(call.forward);
+    for (std::int64_t i = 0; i < 40; ++i) EXPECT_NEAR(call.out.get(0, 0, i, 3), 1, 1e-6) << i;
   }
 }
 
