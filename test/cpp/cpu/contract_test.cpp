@@ -81,6 +81,15 @@ void expect_hidden_poison_changes_nothing(Case c, double poison, bool by_mask) {
   }
 }
 
+bool has_negative_zero(const Tensor& x) {
+  for (std::int64_t s = 0; s < x.shape[2]; ++s)
+    for (std::int64_t d = 0; d < x.shape[3]; ++d) {
+      const double value = x.get(0, 0, s, d);
+      if (value == 0 && std::signbit(value)) return true;
+    }
+  return false;
+}
+
 // Products that vanish leave -0, products with hidden weights add +0, and how many of those meet
 // depends on how the rows are cut.
 TEST_P(ContractTest, SignsOfZerosAreEqualForEveryThreadCount) {
@@ -100,6 +109,8 @@ TEST_P(ContractTest, SignsOfZerosAreEqualForEveryThreadCount) {
     };
     for (const double sign : {1.0, -1.0}) {
       const Call one = run(1, sign);
+      EXPECT_FALSE(has_negative_zero(one.dk)) << rows << " rows";
+      EXPECT_FALSE(has_negative_zero(one.dv)) << rows << " rows";
       for (const int threads : {2, 3, 8}) {
         EXPECT_TRUE(same_bits(one, run(threads, sign)))
             << rows << " rows, " << threads << " threads";
